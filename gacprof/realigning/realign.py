@@ -171,7 +171,7 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
     worst = max(judgements, key=lambda judgement: OUTCOMES.index(judgement.outcome))
     outcome = overall(judgements)
     if outcome in ("refused", "wrong") or (outcome == "unknown" and not changed):
-        says = [finding.says for finding in worst.findings]
+        says = [finding.says for finding in worst.findings if finding.row.outcome == outcome]
         raise PlanError(
             f"{inventory.path}: padded widths are not enough for {engine}: {outcome}: "
             f"{worst.product.name}: {[*says, worst.note][0]}"

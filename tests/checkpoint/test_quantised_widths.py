@@ -248,6 +248,17 @@ def test_each_layer_has_the_format_of_its_group(tmp_path: Path) -> None:
     assert inventory.groups is None or inventory.groups.refusal(32)
 
 
+def test_a_layer_that_fits_two_formats_stays_as_it_is(tmp_path: Path) -> None:
+    """8 words of 4 bits in 2 groups of 32, or of 8 bits in 2 groups of 16."""
+    int4, tensors, types = FORMATS["int4"]
+    packed = int4["config_groups"]["group_0"] | {"format": "pack-quantized"}
+    wide = packed | {"weights": INT4 | {"num_bits": 8, "group_size": GROUP // 2}}
+    groups = {"group_0": packed, "group_1": wide | {"targets": ["re:.*attn.*"]}}
+    mixed = int4 | {"format": "mixed-precision", "config_groups": groups}
+    (dim,) = scanned(tmp_path, mlp_shapes(tensors, 320), mixed, types, 320).dims
+    assert dim.refusal(384)
+
+
 def test_experts_of_gpt_oss_grow_in_blocks_of_32(tmp_path: Path) -> None:
     def shapes(width: int) -> Shapes:
         experts = f"{MLP}.experts"

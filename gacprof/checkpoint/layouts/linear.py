@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -141,15 +141,18 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
             module = info.name.removesuffix(".weight")
             has_scales = any(module + suffix in contents.tensors for suffix in _SCALES)
             if has_scales or info.dtype not in MULTIPLIED:
-                n_out, n_in = info.shape
-                fitting = [
-                    form.sides(contents, module, {"N": n_out, "K": n_in}) for form in formats
-                ]
-                sides = min(fitting, key=lambda sides: bool(sides.why))
-                linear = stored_linear(contents, module, info.name, sides=sides)
-                yield replace(linear, why=sides.why, is_quantised=True)
+                yield _fitting([_scaled_linear(contents, form, info) for form in formats])
             else:
                 yield stored_linear(contents, module, info.name, axes=axes)
+
+
+def _scaled_linear(contents: Contents, form: StoredFormat, weight: TensorInfo) -> Linear:
+    """The layer of a weight with scales, in this format."""
+    module = weight.name.removesuffix(".weight")
+    n_out, n_in = weight.shape
+    sides = form.sides(contents, module, {"N": n_out, "K": n_in})
+    linear = stored_linear(contents, module, weight.name, sides=sides)
+    return replace(linear, why=sides.why, is_quantised=True)
 
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
@@ -172,10 +175,19 @@ def packed_linears(contents: Contents) -> list[Linear]:
             continue
         for name in names:
             readings = [_packed_linear(contents, form, name, ending) for form in formats]
-            fitting = [linear for linear in readings if linear is not None]
-            if fitting:
-                linears.append(min(fitting, key=lambda linear: bool(linear.why)))
+            packed = [linear for linear in readings if linear is not None]
+            if packed:
+                linears.append(_fitting(packed))
     return linears
+
+
+def _fitting(readings: Sequence[Linear]) -> Linear:
+    """The one of a layer's readings, by several formats, that fits; of different ones none."""
+    fitting = [linear for linear in readings if not linear.why] or readings[:1]
+    first = fitting[0]
+    if any(linear != first for linear in fitting):
+        return replace(first, why=f"several of the config's formats fit {first.name}")
+    return first
 
 
 def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: str) -> Linear | None:
