@@ -161,8 +161,12 @@ def at_multiples(inventory: Inventory, multiples: Mapping[str, int]) -> dict[str
 
 def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) -> NewSizes:
     """The smallest widths that an engine serves as they are on ``tp`` ranks. Raises
-    :class:`PlanError` where it serves the present ones, or doesn't serve padded ones either."""
+    :class:`PlanError` where it serves the present ones, or doesn't serve padded ones either, or
+    nobody read what it does."""
     deployment = deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
+    if deployment.storage.form == "unknown":
+        name = deployment.storage.name
+        raise PlanError(f"{inventory.path}: nobody read how {engine} serves its weights ({name})")
     required = engine_multiples(inventory, deployment)
     sizes = at_multiples(inventory, {name: need.multiple for name, need in required.items()})
     changed = {name for name, size in sizes.items() if size != inventory.dim(name).size}
