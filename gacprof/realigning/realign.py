@@ -22,6 +22,7 @@ from gacprof.checkpoint.tensors import read_tensor
 from gacprof.checkpoint.writer import RECORD, OutputTensor, check_output, write_weights
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.files import new_folder, write_json
+from gacprof.lint.accounting import gaps_of
 from gacprof.lint.deployment import deploy
 from gacprof.lint.judge import OUTCOMES, overall
 from gacprof.lint.multiples import engine_multiples
@@ -167,6 +168,14 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
     if deployment.storage.form == "unknown":
         name = deployment.storage.name
         raise PlanError(f"{inventory.path}: nobody read how {engine} serves its weights ({name})")
+    if not all(key.is_true for key in width_keys(inventory.config, inventory.dims)):
+        raise PlanError(
+            f"{inventory.path}: no engine reads widths that the config does not say: make them "
+            "one first (uniform)"
+        )
+    for gap in gaps_of(deployment, inventory):
+        if gap.grade in ("refused", "wrong"):
+            raise PlanError(f"{inventory.path}: {engine} does not serve it: {gap.why}")
     required = engine_multiples(inventory, deployment)
     sizes = at_multiples(inventory, {name: need.multiple for name, need in required.items()})
     changed = {name for name, size in sizes.items() if size != inventory.dim(name).size}

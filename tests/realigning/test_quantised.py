@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decoders import DECODERS, write_decoder
 from dequantise import (
     State,
     folder_logits,
@@ -477,3 +478,8 @@ def test_groups_that_it_cannot_have(recipe: Recipe, groups: int, tmp_path: Path)
 @pytest.mark.parametrize("word", ["for:vllm:tp2", "pad256"])
 def test_a_format_that_nobody_read_is_never_said_to_be_served(word: str, tmp_path: Path) -> None:
     refused(FIXTURES / "gptq_3bit_g32", tmp_path / "new", word)
+
+
+def test_widths_that_no_config_says_are_not_padded_for_an_engine(tmp_path: Path) -> None:
+    source = write_decoder(tmp_path / "old", **DECODERS["qwen2 widths 90,77"])  # type: ignore[arg-type]
+    refused(source, tmp_path / "new", "for:vllm:tp2")
