@@ -29,6 +29,7 @@ UNNAMED = {"w_bit": "awq", "bits": "gptq", "quant_algo": "modelopt"}
 ModelOpt's hf_quant_config.json, which do not name it."""
 AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
+MAX_GROUP = 1 << 20  # inputs; published layers have 2^16
 PLAIN_BITS = 16  # with so many a rule leaves a module as it is
 FP8_CACHE = r".*fp8|(?!.*'int').*'num_bits': 8"
 CT_CACHE = r"(?!.*('int'|'dynamic': true))(?=.*_bits': 8)(?=.*'tensor').*'symmetric': true"
@@ -137,7 +138,7 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
                 odd.append(f"{value[:40]} {key}")
         if odd:
             storage = replace(storage, form="unknown", name=f"{storage.name} with {', '.join(odd)}")
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise ConfigError(f"the config's quantization_config cannot be read: {error}") from None
     kv = str(stated.get("kv_cache_quant_algo") or stated.get("kv_cache_scheme")).lower()
     fp8 = CT_CACHE if storage.tool else FP8_CACHE
@@ -159,7 +160,7 @@ def _by_method(method: str, stated: Mapping[str, Any]) -> Storage:
     if method.startswith("modelopt"):
         # ModelOpt names itself, and what it did in another field
         method = str(stated.get("quant_algo", method)).lower()
-    group, bits = int(stated.get("group_size") or 0), stated.get("bits") or 4
+    group, bits = _group(stated.get("group_size") or 0), stated.get("bits") or 4
     scheme = str(stated.get("activation_scheme"))
     form = FORMATS.get(method, "unknown")
     if "awq" in str(stated.get("packing_format")):
@@ -179,6 +180,14 @@ def _by_method(method: str, stated: Mapping[str, Any]) -> Storage:
         symmetric=stated.get("sym") is not False,
         dynamic=scheme == "dynamic",
     )
+
+
+def _group(size: Any) -> int:
+    """The inputs that share a scale. Raises ``ValueError`` for more than any layer has."""
+    group = int(size)
+    if group > MAX_GROUP:
+        raise ValueError(f"its group_size is {group:.3g}")
+    return group
 
 
 def _block(sides: Any) -> int:
@@ -214,7 +223,7 @@ def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
     return Storage(
         (*forms, "unknown")[0],
         "compressed-tensors",
-        int(size) if strategy == "group" and size else -1,
+        _group(size) if strategy == "group" and size else -1,
         _block(weights.get("block_structure")),
         tool="ct",
         desc_act=weights.get("actorder") in ("group", "dynamic"),

@@ -12,7 +12,7 @@ from gacprof.checkpoint.coverage import ACTIVATIONS
 from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.storage import GROUPED, Storage, storage_named, storage_of_config
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import ConfigError, require_within
 from gacprof.gpus.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
@@ -20,6 +20,8 @@ from gacprof.lint.memory import START_ROLES, start_counts
 from gacprof.lint.products import rank_products
 from gacprof.workload.deployment import Deployment
 from gacprof.workload.products import plain_dtype
+
+MAX_MODEL_LAYERS = 10_000  # published models have 126 at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,9 @@ def deploy(
     sizes = ConfigSizes(values)
     if ep > 1 and "expert_width" not in sizes.family:
         raise ConfigError(f"ep {ep} shares out experts, and the config has none")
-    storage = storage_of_config(sizes.values, sizes.get("layers"))
+    layers = sizes.get("layers")
+    require_within("num_hidden_layers", max(layers, 1), MAX_MODEL_LAYERS)
+    storage = storage_of_config(sizes.values, layers)
     if quantisation is not None:
         request = storage_named(quantisation)
         is_stated = request.name.lower() in ("fp8", "modelopt") and storage.form.startswith("fp8")

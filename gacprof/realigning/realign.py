@@ -185,9 +185,10 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
     outcome = overall(judgements)
     if outcome in ("refused", "wrong") or (outcome == "unknown" and not changed):
         says = [finding.says for finding in worst.findings if finding.row.outcome == outcome]
+        fixed = [f". {dim.name} stays: {dim.why}" for dim in inventory.dims if dim.why]
         raise PlanError(
             f"{inventory.path}: padded widths are not enough for {engine}: {outcome}: "
-            f"{worst.product.name}: {[*says, worst.note][0]}"
+            f"{worst.product.name}: {[*says, worst.note][0]}{''.join(fixed[:1])}"
         )
     if not changed:
         raise PlanError(f"{inventory.path}: {engine} needs no other widths on these ranks")

@@ -204,6 +204,7 @@ def test_a_short_group_is_filled_up_where_its_zero_is_known(tmp_path: Path) -> N
         (GPTQ | {"group_size": 32}, {}),
         (GPTQ | {"bits": 3}, {}),
         (GPTQ | {"checkpoint_format": "marlin"}, {}),
+        (GPTQ | {"checkpoint_format": "gptq", "format": "gptq_v2"}, {}),
         (GPTQ | {"dynamic": {"+:.*down.*": {"bits": 8}}}, {}),
         ({"quant_method": "hqq"}, {}),
         (None, {}),
@@ -303,18 +304,23 @@ def test_a_format_may_stand_in_the_text_part_of_a_config(tmp_path: Path) -> None
     """Version 2 of GPTQ stores zero points as they are, wherever the config says so."""
     tensors = FORMATS["gptq"][1]
     fills = []
-    for version in ("gptq", "gptq_v2"):
-        folder = tmp_path / version
+    for key, version in (
+        ("format", "gptq"),
+        ("format", "gptq_v2"),
+        ("checkpoint_format", "gptq_v2"),
+    ):
+        folder = tmp_path / key / version
         write_safetensors(folder / "model.safetensors", mlp_shapes(tensors, 320), **DTYPES)
         text = {"model_type": "qwen2", "hidden_size": HIDDEN, "intermediate_size": 320}
-        text["quantization_config"] = GPTQ | {"checkpoint_format": version}
+        text["quantization_config"] = GPTQ | {key: version}
         write_json(folder / "config.json", {"model_type": "qwen2_vl", "text_config": text})
         inventory = scan(folder)
         places = inventory.dims[0].places
         fills.append({place.fill for place in places if place.tensor.endswith("qzeros")})
         written = files_with_groups(inventory, 32)["config.json"]["text_config"]
         assert written["quantization_config"]["group_size"] == 32
-    assert fills == [{0x77777777}, {0x88888888 - (1 << 32)}]
+    second = {0x88888888 - (1 << 32)}
+    assert fills == [{0x77777777}, second, second]
 
 
 def test_a_format_may_stand_in_a_file_beside_the_config(tmp_path: Path) -> None:

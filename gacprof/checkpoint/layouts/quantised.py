@@ -33,7 +33,7 @@ LIKE = {
 ANY_GROUP = ("awq", "gptq", "int4", "int8_w8a16", "w4afp8")
 """Formats whose groups have the length that the config says; of others it is fixed."""
 POINTS = ("qzeros", "weight_zero_point")
-VERSIONS = {"gptq": 1, "gptq_v2": 0, "gemm": 0}
+VERSIONS = {"gptq": 1, "gptq_v2": 0, "gemm": 0, "awq": 0}
 """What is taken off a zero point that is stored, by ``checkpoint_format``; the last is AWQ's."""
 WORD = 32  # bits
 
@@ -141,7 +141,11 @@ class StoredFormat:
     def _short_group(self, names: Sequence[str], inputs: int) -> str:
         """Why new inputs have no code of zero: they join a group with a zero point of its own."""
         has_points = any(name.endswith(POINTS) for name in names)
-        if has_points and not self.symmetric and (self.group < 0 or inputs % self.group):
+        if not has_points or self.symmetric:
+            return ""
+        if self.group < 0:
+            return "an output's inputs share one zero point: no code stands for zero in all outputs"
+        if inputs % self.group:
             return "its last group of inputs is not whole, and has a zero point of its own"
         return ""
 
@@ -181,6 +185,16 @@ def stored_formats(contents: Contents) -> list[StoredFormat]:
         return [StoredFormat({}, why=str(error))]
 
 
+def stored_less(name: str, stated: Mapping[str, Any]) -> int | None:
+    """Return what is taken off the zero points that a format stores; None where it isn't known."""
+    if name not in ("gptq", "awq"):
+        return 0
+    # GPTQModel states the version twice, and reads either
+    words = {stated.get(key) for key in ("checkpoint_format", "format")} - {None, ""}
+    numbers = {VERSIONS.get(str(word)) for word in words or {name}}
+    return numbers.pop() if len(numbers) == 1 else None
+
+
 def _stored_format(stated: Mapping[str, Any]) -> StoredFormat:
     """How a quantization_config says that weights are stored."""
     storage = storage_of_config({"quantization_config": stated})
@@ -191,17 +205,17 @@ def _stored_format(stated: Mapping[str, Any]) -> StoredFormat:
     if form == "none":
         return StoredFormat({}, why="its weights are quantised, and no config names the format")
     packing = str(stated.get("packing_format", "auto_gptq"))
-    version = stated.get("checkpoint_format") or "gptq"
-    is_packed_so = packing.endswith(("auto_gptq", "awq")) and version in VERSIONS
-    if name not in ROWS or not is_packed_so:
-        return StoredFormat({}, why=f"how {storage.name} stores its weights is not known")
+    less = stored_less(name, stated)
+    if name not in ROWS or less is None or not packing.endswith(("auto_gptq", "awq")):
+        bits = f" with {stated['bits']} bits" if "bits" in stated else ""
+        return StoredFormat({}, why=f"how {storage.name}{bits} stores weights is not known")
     bits, _, fixed_group = TABLES["bits"][form]
     return StoredFormat(
         ROWS[name],
         bits,
         storage.group if form in ANY_GROUP else fixed_group,
         storage.block,
-        (1 << bits - 1) - VERSIONS[version],
+        (1 << bits - 1) - less,
         storage.symmetric and form != "awq",
         form in ANY_GROUP,
         storage.desc_act,
