@@ -201,7 +201,9 @@ def _located(name: str, tensor: Inert, storages: Mapping[str, range], file: str)
     """A tensor in its storage; ``ValueError`` where it does not fit."""
     while isinstance(tensor.args[0], Inert):  # a parameter is called with its tensor
         tensor = tensor.args[0]
-    (key, dtype), start, shape, strides = tensor.args[:4]
+    (key, dtype), start, shape, strides, *rest = tensor.args
+    if dtype == "untyped":
+        dtype = rest[2].class_name.removeprefix("torch.")
     if not all(type(n) is int and n >= 0 for n in (start, *shape, *strides)):
         raise ValueError(f"tensor {name[:100]!r} has no counts for sizes")
     itemsize, record = BY_NAME[dtype].itemsize, storages[key]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from dequantise import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantise import Recipe, quantise, tiny_decoder, write_checkpoint
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import gacprof
 from gacprof.core.errors import GacprofError
@@ -483,3 +484,16 @@ def test_a_format_that_nobody_read_is_never_said_to_be_served(word: str, tmp_pat
 def test_widths_that_no_config_says_are_not_padded_for_an_engine(tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "old", **DECODERS["qwen2 widths 90,77"])  # type: ignore[arg-type]
     refused(source, tmp_path / "new", "for:vllm:tp2")
+
+
+def test_a_pickle_of_fp8_is_padded_as_its_safetensors(tmp_path: Path) -> None:
+    source, pickled = FIXTURES / "fp8_block_hf", tmp_path / "pickled"
+    shutil.copytree(source, pickled)
+    (pickled / "model.safetensors").unlink()
+    torch.save(load_file(source / "model.safetensors"), pickled / "pytorch_model.bin")
+    first, second = (
+        load_file(gacprof.realign(folder, "pad512", tmp_path / name) / "model.safetensors")
+        for folder, name in ((source, "first"), (pickled, "second"))
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[k].view(torch.uint8), second[k].view(torch.uint8)) for k in first)
