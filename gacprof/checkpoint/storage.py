@@ -215,6 +215,8 @@ def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
     of_inputs = f"inputs_{inputs.get('type')}{inputs.get('num_bits')}" if inputs else "alone"
+    if inputs.get("type") == "int" and inputs.get("strategy") == "group":
+        of_inputs += "_in_groups"  # which no engine takes
     packed = group.get("format") or packed
     outputs = group.get("output_activations")
     scheme = f"{width} {strategy} {of_inputs} {size} {packed} {outputs} {weights}"

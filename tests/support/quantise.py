@@ -443,7 +443,9 @@ def _compressed_tensors_settings(recipe: Recipe) -> dict[str, Any]:
         "actorder": "group" if recipe.act_order else None,
     }
     # Another group size than the weights', as the tool writes it
-    of_inputs = {"num_bits": 8, "type": kind, "strategy": "group", "group_size": 128}
+    of_inputs: dict[str, Any] = {"num_bits": 8, "type": kind, "strategy": "token"}
+    if kind == "float":
+        of_inputs |= {"strategy": "group", "group_size": 128}
     if strategy == "tensor_group":
         of_inputs = {"num_bits": 4, "type": kind, "strategy": strategy, "group_size": 16}
     return {
