@@ -62,7 +62,7 @@ def blocks_of(
         return
     # Read into one buffer: a mapping costs a page fault every 4 KB, several times the sums.
     buffer = torch.empty(step, *info.shape[1:], dtype=getattr(torch, info.dtype))
-    with file_of(inventory, info).open("rb", buffering=0) as file:
+    with file_of(inventory, info).open("rb") as file:
         file.seek((info.offset or 0) + rows.start * row_numel * buffer.itemsize)
         for place in places:
             block = buffer[: place.stop - place.start]
