@@ -277,7 +277,7 @@ class ScaleGroups:
 
     def refusal(self, size: int) -> str:
         """Return why there can be no groups of this size; empty where there can."""
-        if size < MIN_GROUP or self.size % size:
+        if not MIN_GROUP <= size < self.size or self.size % size:
             return f"groups of {self.size} inputs are split into equal parts of {MIN_GROUP} or more"
         return self.why
 
