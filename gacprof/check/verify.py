@@ -29,6 +29,7 @@ SEQUENCES = 2
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
 """The type that the rounding of one is measured in."""
 NO_FUNCTION = {"architectures", "dtype", "torch_dtype", "transformers_version"}
+NO_FUNCTION |= {"compression_config"}  # compared by itself
 NO_FUNCTION |= {row.rank_key for row in FACTORS}
 NO_FUNCTION |= {"factor_ranks", "layer_heads", "layer_splits", "layer_widths"}
 """Keys of a config that say how weights are stored and by whom; the last four are an export's."""
@@ -171,6 +172,7 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
     keys = sorted((first.keys() | second.keys()) - NO_FUNCTION)
     # None, false and no key at all mean the same: another version leaves such keys out
     differing = [key for key in keys if (first.get(key) or None) != (second.get(key) or None)]
+    differing += sorted(contradicted_widths(other) - contradicted_widths(inventory))
     sides = [inventory, other]
     configs = [side.config for side in sides]
     if all(side.groups and not side.groups.why for side in sides):  # tensors tell their length
@@ -178,6 +180,12 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
     if stated_quantisation(configs[0]) != stated_quantisation(configs[1]):
         differing.append("quantization_config")
     return [f"config.json: {key}" for key in differing]
+
+
+def contradicted_widths(inventory: Inventory) -> set[str]:
+    """Return the numbers of a config that say another width than all of its layers have."""
+    keys = width_keys(inventory.config, inventory.dims)
+    return {key.name for key in keys if not key.is_true and key.value_at({}) is not None}
 
 
 def compare_logits(

@@ -55,9 +55,9 @@ def config_with_groups(config: Mapping[str, Any], size: int) -> dict[str, Any]:
     new = dict(config)
     above, part = part_of(config)
     for key in QUANTISATION_KEYS:
-        if config.get(key):
+        if isinstance(config.get(key), Mapping):
             new[key] = _with_groups(config[key], size)
-        if above and part.get(key):
+        if above and isinstance(part.get(key), Mapping):
             new[above[0]] = {**part, key: _with_groups(part[key], size)}
     return new
 

@@ -288,7 +288,7 @@ class Inventory(Contents):
 
     ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` belong
     to the checkpoint besides its weights (config, tokenizer, remote code), to be copied along.
-    ``groups`` are those of quantised weights that share a scale.
+    ``groups`` are those of quantised weights that share a scale; ``has_scales``: there are some.
     """
 
     path: str
@@ -298,6 +298,7 @@ class Inventory(Contents):
     attentions: tuple[AttentionHeads, ...]
     side_files: tuple[str, ...] = ()
     groups: ScaleGroups | None = None
+    has_scales: bool = False
 
     @property
     def folder(self) -> str:
@@ -317,7 +318,7 @@ class Inventory(Contents):
     @property
     def is_quantised(self) -> bool:
         """True where weights are packed, or the config says so."""
-        return self.layout == "quantised" or bool(self.config.get("quantization_config"))
+        return self.has_scales or bool(self.config.get("quantization_config"))
 
     @cached_property
     def has_own_head(self) -> bool:

@@ -100,11 +100,19 @@ def storage_named(text: str) -> Storage:
     )
 
 
+def stated_quantisations(config: Mapping[str, Any]) -> list[Any]:
+    """Return all that a config says of how its weights are quantised, at the top first, then in
+    its text part."""
+    stated = []
+    for place in (config, part_of(config)[1]):
+        stated += [place[key] for key in QUANTISATION_KEYS if place.get(key)]
+    return stated
+
+
 def stated_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how a config says its weights are quantised, at the top or in its text part; nothing
-    where it doesn't. Raises :class:`ConfigError` for what is no table."""
-    config = {**part_of(config)[1], **config}
-    stated: Any = next((config[key] for key in QUANTISATION_KEYS if config.get(key)), {})
+    """Return how a config says its weights are quantised; nothing where it doesn't. Raises
+    :class:`ConfigError` for what is no table."""
+    stated: Any = [*stated_quantisations(config), {}][0]
     if not isinstance(stated, Mapping):
         raise ConfigError("the config's quantization_config cannot be read: it is no table")
     return stated

@@ -174,7 +174,7 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
             "one first (uniform)"
         )
     for gap in gaps_of(deployment, inventory):
-        if gap.grade in ("refused", "wrong"):
+        if gap.grade in ("refused", "wrong") or gap.kind in ("storage", "size"):
             raise PlanError(f"{inventory.path}: {engine} does not serve it: {gap.why}")
     required = engine_multiples(inventory, deployment)
     sizes = at_multiples(inventory, {name: need.multiple for name, need in required.items()})

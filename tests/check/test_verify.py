@@ -329,3 +329,12 @@ def test_another_length_of_groups_than_the_tensors_have_is_seen(tmp_path: Path) 
         text = (source / name).read_text(encoding="utf-8")
         (other / name).write_text(text.replace('"group_size": 64', '"group_size": 128'), "utf-8")
     assert verify(source, other).verdict == "undecided"
+
+
+def test_a_width_that_no_layer_has_is_seen(tmp_path: Path) -> None:
+    source = FIXTURES.parent / "quantised" / "awq_g64"
+    other = realign(source, "pad512", tmp_path / "other")
+    assert verify(source, other).verdict == "same"
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps(config | {"intermediate_size": 320}), "utf-8")
+    assert verify(source, other).verdict == "undecided"

@@ -202,6 +202,7 @@ def test_a_short_group_is_filled_up_where_its_zero_is_known(tmp_path: Path) -> N
     ("quantisation", "change"),
     [
         (GPTQ | {"group_size": 32}, {}),
+        (GPTQ | {"group_size": -1}, {}),
         (GPTQ | {"bits": 3}, {}),
         (GPTQ | {"checkpoint_format": "marlin"}, {}),
         (GPTQ | {"checkpoint_format": "gptq", "format": "gptq_v2"}, {}),
@@ -321,6 +322,14 @@ def test_a_format_may_stand_in_the_text_part_of_a_config(tmp_path: Path) -> None
         assert written["quantization_config"]["group_size"] == 32
     second = {0x88888888 - (1 << 32)}
     assert fills == [{0x77777777}, second, second]
+
+
+def test_two_statements_of_a_format_have_to_agree(tmp_path: Path) -> None:
+    _, tensors, types = FORMATS["gptq"]
+    write_json(tmp_path / "quantize_config.json", GPTQ | {"checkpoint_format": "gptq_v2"})
+    first = GPTQ | {"checkpoint_format": "gptq"}
+    (dim,) = scanned(tmp_path, mlp_shapes(tensors, 320), first, types, 320).dims
+    assert dim.refusal(384)
 
 
 def test_a_format_may_stand_in_a_file_beside_the_config(tmp_path: Path) -> None:

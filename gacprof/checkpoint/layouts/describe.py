@@ -66,6 +66,7 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         attentions=tuple(attentions),
         side_files=side_files,
         groups=scale_groups(contents, linears),
+        has_scales=any(linear.is_quantised for linear in linears),
     )
     modules += [_module(inventory, linear) for linear in linears]
     if contents.config.get("tie_word_embeddings"):

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place, TensorInfo
-from gacprof.checkpoint.storage import TABLES, stated_quantisation, storage_of_config
+from gacprof.checkpoint.storage import (
+    TABLES,
+    stated_quantisation,
+    stated_quantisations,
+    storage_of_config,
+)
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
@@ -35,6 +40,8 @@ ANY_GROUP = ("awq", "gptq", "int4", "int8_w8a16", "w4afp8")
 POINTS = ("qzeros", "weight_zero_point")
 VERSIONS = {"gptq": 1, "gptq_v2": 0, "gemm": 0, "awq": 0}
 """What is taken off a zero point that is stored, by ``checkpoint_format``; the last is AWQ's."""
+STATED_TWICE = {"quant_method", "bits", "group_size", "sym", "desc_act", "checkpoint_format"}
+"""What a file beside a config, or its text part, may say again."""
 WORD = 32  # bits
 
 
@@ -96,6 +103,8 @@ class StoredFormat:
             for side, (axis, per, fill) in row.items():
                 place = self._place(contents, name, side, (axis, per, fill))
                 if place is None:
+                    if per == "group" and contents.shape(name)[axis : axis + 1] != (1,):
+                        reasons.append(f"{name} has several groups, and the config names none")
                     continue
                 reasons.append(misfit(contents.tensors[name], place, per, lengths[side]))
                 places[side].append(place)
@@ -173,6 +182,9 @@ def stored_formats(contents: Contents) -> list[StoredFormat]:
     modules, of which the one that fits a module's tensors is its own."""
     try:
         stated = stated_quantisation(contents.config)
+        others = [*stated_quantisations(contents.config), *contents.side.values()]
+        if any(contradicts(other, stated) for other in others):
+            raise ConfigError("it states two formats, in the config or in a file beside it")
         groups = dict(stated.get("config_groups") or {})
         if len(groups) < 2:
             return [_stored_format(stated)]
@@ -181,8 +193,16 @@ def stored_formats(contents: Contents) -> list[StoredFormat]:
             alone = {name: {**group, "targets": ["Linear"]}}
             formats.append(_stored_format({**stated, "config_groups": alone}))
         return formats
-    except (ConfigError, TypeError, ValueError) as error:
+    except (AttributeError, ConfigError, TypeError, ValueError) as error:
         return [StoredFormat({}, why=str(error))]
+
+
+def contradicts(other: Any, stated: Mapping[str, Any]) -> bool:
+    """Whether one statement of a format says otherwise than the other one."""
+    if other.get("checkpoint_format") == "gptq_v2" and "checkpoint_format" not in stated:
+        return True  # which is version 1
+    in_both = STATED_TWICE & other.keys() & stated.keys()
+    return any(other[key] != stated[key] for key in in_both)
 
 
 def stored_less(name: str, stated: Mapping[str, Any]) -> int | None:
