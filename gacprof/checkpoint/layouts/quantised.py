@@ -184,7 +184,7 @@ def stored_formats(contents: Contents) -> list[StoredFormat]:
         stated = stated_quantisation(contents.config)
         others = [*stated_quantisations(contents.config), *contents.side.values()]
         if any(contradicts(other, stated) for other in others):
-            raise ConfigError("it states two formats, in the config or in a file beside it")
+            raise ConfigError("its config states two formats, or a file beside it another one")
         groups = dict(stated.get("config_groups") or {})
         if len(groups) < 2:
             return [_stored_format(stated)]
