@@ -29,6 +29,9 @@ FEW_ROWS = 16
 that were measured lose more than 2 % to a larger one, with more rows than 256 1 to 6 %
 (aiconfigurator-core 0.12.0, A100 and H100)."""
 HALVES = ("float16", "bfloat16")
+GEMV_DTYPES = (*HALVES, "float32", "tf32")
+"""Types whose products of one row cuBLAS gives to gemv kernels, which have no tiers: 192 of 192 in
+an A100's trace of PaLU's decode, odd ranks as fast as even ones (reports/traces.md)."""
 NOT_SERVED, UNSHARED = 99, 100
 """The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
 
@@ -57,13 +60,17 @@ def tiers_of_use(table: ArchitectureTiers, use: Use, first: int, count: int) -> 
     """Return the tier of a use at ``count`` sizes of the dim, from ``first`` on."""
     n = tiers_of_side(table, use.N, use.dtype, first, count)
     k = tiers_of_side(table, use.K, use.dtype, first, count)
-    is_half = use.dtype in HALVES
-    if is_half and use.tokens == 1:  # one row of y is not stored in rows: any N will do
-        n = np.where(n == UNSHARED, n, 0)
     tiers = np.maximum(n, k)
-    if is_half and use.tokens > 1:
+    if is_gemv(use):
+        return np.where(tiers == UNSHARED, NOT_SERVED, 0).astype(np.int8)
+    if use.dtype in HALVES:
         tiers = tiers + len(table.tiers[use.dtype]) * is_unsplit(table, use, first, count)
     return np.minimum(tiers, NOT_SERVED)
+
+
+def is_gemv(use: Use) -> bool:
+    """Return whether a product is one of a matrix and a vector."""
+    return use.tokens == 1 and use.dtype in GEMV_DTYPES
 
 
 @lru_cache(maxsize=64)
@@ -147,8 +154,10 @@ def why_unserved(uses: Sequence[Use], tiers: Sequence[int], size: int) -> str:
 
 def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:
     """Return the kernels of the worst of the uses."""
-    worst = (-1, "")
+    worst = (-1, "gemv, which has no alignment tiers")
     for use, tier in zip(uses, tiers, strict=True):
+        if is_gemv(use):
+            continue
         of_dtype = table.tiers[use.dtype]
         unsplit = "; K not split" if tier >= len(of_dtype) else ""
         worst = max(worst, (tier, f"{of_dtype[tier % len(of_dtype)]}{unsplit}"))

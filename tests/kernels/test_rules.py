@@ -24,6 +24,20 @@ def test_products_are_judged_as_before(gpu: str) -> None:
             assert verdicts_answer(rules, key, len(frozen)) == frozen, key
 
 
+@pytest.mark.parametrize("gpu", ["a100", "h100", "b200"])
+def test_one_row_is_a_gemv_which_has_no_tiers(gpu: str) -> None:
+    uses = [use_of("N", 4096, 1, "bfloat16"), use_of("K", 4096, 1, "bfloat16")]
+    verdicts = Rules(gpu).judge(uses, range(100, 200))
+    assert {verdict.verdict for verdict in verdicts} == {"undecided"}
+    assert {verdict.kernel.partition(",")[0] for verdict in verdicts} == {"gemv"}
+
+
+def test_beside_one_row_other_rows_decide() -> None:
+    uses = [use_of("N", 4096, tokens, "bfloat16") for tokens in (1, 1024)]
+    verdicts = Rules("h100").judge(uses, [107, 112, 128])
+    assert [verdict.verdict for verdict in verdicts] == ["misaligned", "undecided", "safe"]
+
+
 def test_verdicts_by_rules_have_no_times() -> None:
     verdicts = Rules("h100").judge([use_of("N", 4096, 1024, "float16")], range(100, 140))
     assert all(v.penalty is None and v.latency_us is None for v in verdicts)
