@@ -61,8 +61,8 @@ class Kernel:
         Of 3,944 kernels of public traces 3,940 agree; the other 4 read memory that is off 16 bytes
         (reports/traces.md).
         """
-        w, x = self.layout or "tn"
-        return "".join(dict.fromkeys(("K" if w == "t" else "N", "M" if x == "t" else "K", "N")))
+        dims_by_layout = {"tn": "KN", "nn": "NK", "nt": "NM", "tt": "KMN"}
+        return dims_by_layout[self.layout or "tn"]
 
     @property
     def mechanism(self) -> str:
