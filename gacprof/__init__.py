@@ -56,6 +56,7 @@ _MODULES = {
     "gacprof.sweeping.fleet": ("sweep_fleet",),
     "gacprof.sweeping.suite": ("Suite", "load_suite"),
     "gacprof.sweeping.sweep": ("SweepSummary", "sweep"),
+    "gacprof.tracing.trace": ("TraceReport", "trace"),
     "gacprof.virtual.ask": ("dispatch",),
     "gacprof.virtual.run": ("virtual",),
 }

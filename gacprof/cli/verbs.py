@@ -25,6 +25,7 @@ VERBS = {
     "map show": "load_map",
     "map candidates": "candidates",
     "map table": "map_table",
+    "trace": "trace",
     "explain": "explain",
     "diagnose": "diagnose",
     "plan": "plan",

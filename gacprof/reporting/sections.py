@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import plain
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gacprof.lint.report import LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
+    from gacprof.tracing.trace import MisalignedProduct, TraceReport
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
@@ -44,6 +46,21 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
 }
+OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
+MAX_PRODUCTS = 20  # of a trace; --json has all
+CAUSES = {
+    "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
+    "tokens": (
+        "Tokens: numbers of tokens are sides of attention's products. Pad the input to a multiple "
+        "of 8, or call scaled_dot_product_attention."
+    ),
+    "memory": (
+        "Memory: the sizes are aligned, a pointer or rows are off 16 bytes, as in flat buffers of "
+        "parameters and slices of matrices. A copy mends it."
+    ),
+    "no shape": "No shape: the file says the kernel's name alone.",
+}
+"""What to do, by the cause of a misaligned product in a trace."""
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
 
 
@@ -364,6 +381,60 @@ def lint_section(report: LintReport) -> Section:
     return Section("What an engine does", headline, columns, rows, remarks)
 
 
+def trace_section(report: TraceReport) -> Section:
+    """The share of the GPU's time in misaligned products, their sizes, and what could be won."""
+    title = f"Trace {report.trace}"
+    if not report.kernels:
+        headline = (
+            f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU. On CPUs no "
+            "name of a kernel tells a tier: gacprof sweep measures this one."
+        )
+        return Section(title, headline)
+    shares = {kind: percent(share) for kind, share in report.shares.items()}
+    headline = (
+        f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
+        f"{microseconds(report.us)}. Not judged: {shares.get('not judged', '0 %')} in products "
+        f"whose kernels tell no alignment, {shares.get('unknown', '0 %')} in kernels of unknown "
+        f"name. Misaligned: {shares.get('misaligned', '0 %')} of the time; aligned kernels would "
+        f"save {percent(report.gain_at_most)} at most"
+    )
+    if report.gain_like_aligned is not None:
+        headline += f", {percent(report.gain_like_aligned)} at this trace's aligned rates"
+    rows = [trace_row(product) for product in report.products[:MAX_PRODUCTS]]
+    remarks = []
+    if len(report.products) > MAX_PRODUCTS:
+        remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
+    causes = dict.fromkeys(product.cause for product in report.products)
+    remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
+    if "weight" in causes:
+        model, gpu = report.checkpoint or "MODEL", report.gpu or "GPU"
+        named = "" if report.checkpoint else " (--checkpoint MODEL names its dims)"
+        verb = f"gacprof plan {quote(model)} --gpu {quote(gpu)} --objective pad"
+        remarks.append(f"Weights{named}: {verb}.")
+    parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
+    remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
+    if report.in_graphs:
+        share = percent(report.in_graphs)
+        remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
+    if report.matched is not None:
+        remarks.append(
+            f"{report.matched} of {report.weight_products} products of a matrix and a weight have "
+            f"lengths of {report.checkpoint}."
+        )
+    columns = ("cause", "lengths", "product", "kernel", "runs", "time", "floor", "as aligned", "in")
+    return Section(title, f"{headline}.", columns, rows, remarks)
+
+
+def trace_row(product: MisalignedProduct) -> Row:
+    """A misaligned product: its cause, sizes and kernel, and its times."""
+    lengths = ", ".join(f"{dim}={length}" for dim, length in product.at_fault.items())
+    times = [microseconds(us) if us else "" for us in (product.floor_us, product.like_aligned_us)]
+    names = product.dims or product.weights
+    where = first_of(names) if names else product.layer
+    runs, time = str(product.count), microseconds(product.us)
+    return (product.cause, lengths, product.product, product.kernel, runs, time, *times, where)
+
+
 def remedy_text(remedy: Remedy) -> str:
     """A change, its outcome, what it costs, where it serves and who makes it."""
     mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
@@ -391,6 +462,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "LintReport": ("LintReport", lint_section),
     "Perplexities": ("Perplexities", perplexity_section),
     "SweepSummary": ("SweepSummary", sweep_section),
+    "TraceReport": ("TraceReport", trace_section),
     "Verification": ("Verification", verification_section),
     "cliffmap": ("CliffMap", map_section),
     "compressed": ("Compression", fields_section),

@@ -1,0 +1,232 @@
+"""Traces of torch.profiler (Kineto's JSON), of vLLM and SGLang too.
+
+A launch lies within its operator on the host's thread, and its kernel carries the launch's
+correlation id. Events are read one at a time; launches, kernels, modules and the operators that
+multiply matrices are kept, so that a file may be larger than the memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ijson
+
+from gacprof.core.dtypes import ITEMSIZE, dtype_name
+from gacprof.core.errors import MeasurementError
+from gacprof.tracing.recording import Launch, RecordedProduct, Recording
+
+OPERANDS = {
+    "aten::mm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::bmm": (0, 1),
+    "aten::baddbmm": (1, 2),
+    "aten::_scaled_mm": (0, 1),
+    "aten::_int_mm": (0, 1),
+}
+"""Operators that multiply two matrices: the places of x and Wᵀ among their inputs."""
+TYPE_NAMES = {
+    "c10::bfloat16": "bfloat16",
+    "c10::half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "signed char": "int8",
+    "c10::float8_e4m3fn": "float8_e4m3fn",
+}
+"""Element types as Kineto writes them, in small letters."""
+EVENTS = "traceEvents.item"  # where a trace has its events
+MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
+NO_ID = -1  # stands for a correlation or an external id that an event lacks
+ROW_BYTES = 16  # what rows have to start at for the widest loads
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a host's thread, in microseconds: an operator, or a call of a module."""
+
+    start: float
+    end: float
+    product: RecordedProduct | None = None
+    module: str = ""
+
+
+@dataclass
+class Events:
+    """Events of a trace that are kept. ``launches`` are (start, correlation, is of a graph) by
+    thread, ``kernels`` (start, name, µs, correlation, external id)."""
+
+    spans: dict[object, list[Span]] = field(default_factory=dict)
+    launches: dict[object, list[tuple[float, int, bool]]] = field(default_factory=dict)
+    kernels: list[tuple[float, str, float, int, int]] = field(default_factory=list)
+    products: dict[int, RecordedProduct] = field(default_factory=dict)  # by external id
+    operators: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a launch was made for."""
+
+    product: RecordedProduct | None = None
+    layer: str = ""
+    is_in_graph: bool = False
+
+
+def read_kineto(path: Path) -> Recording:
+    """Read a trace, ``.json`` or ``.json.gz``. Raises :class:`MeasurementError` for a file that is
+    none, or ends within its events."""
+    try:
+        device = first_device(path)
+        events = kept_events(items(path, EVENTS))
+    except (ijson.JSONError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        message = str(error).splitlines()[0]
+        raise MeasurementError(f"{path} cannot be read as a trace: {message}") from None
+    if not events.kernels and not events.operators:
+        raise MeasurementError(f"{path} is no trace of torch.profiler: it has no events of one")
+    callers = callers_of(events)
+    launches = []
+    for _, name, us, correlation, external in sorted(events.kernels):
+        caller = callers.get(correlation)
+        if caller is None:  # the launch is not in the file: its operator may be named
+            caller = Caller(events.products.get(external))
+        launches.append(
+            Launch(name, us, 1, caller.product, caller.layer, is_in_graph=caller.is_in_graph)
+        )
+    return Recording(launches, device, events.operators)
+
+
+def items(path: Path, prefix: str) -> Iterator[Any]:
+    """Yield the values at a place of a JSON file. One that is a list holds events alone."""
+    with opened(path) as file:
+        is_list = file.read(1) == b"["
+    if is_list and prefix != EVENTS:
+        return
+    with opened(path) as file:
+        yield from ijson.items(file, "item" if is_list else prefix, use_float=True)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file, packed by gzip or not."""
+    with path.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if is_packed else path.open("rb")  # type: ignore[return-value]
+
+
+def first_device(path: Path) -> str:
+    """Return the driver's name of the first GPU that a trace lists; empty where it lists none."""
+    for properties in items(path, "deviceProperties.item"):
+        if isinstance(properties, dict) and properties.get("name"):
+            return str(properties["name"])
+    return ""
+
+
+def kept_events(source: Iterator[Any]) -> Events:
+    """Return what is kept of a trace's events. Events that lack a time or a name are passed by."""
+    events = Events()
+    for event in source:
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        try:
+            keep_event(events, event)
+        except (TypeError, ValueError, KeyError):
+            continue
+    return events
+
+
+def keep_event(events: Events, event: Mapping[str, Any]) -> None:
+    """Add an event to those that are kept, if it is a launch, a kernel, a product or a module."""
+    kind, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
+    args = event.get("args") or {}
+    start, length = float(event["ts"]), float(event.get("dur") or 0)
+    external = int(args.get("External id", args.get("external id", NO_ID)))
+    correlation = int(args.get("correlation", NO_ID))
+    if kind in ("cpu_op", "operator"):
+        events.operators += 1
+        product = product_of(name, args)
+        if product is not None:
+            span = Span(start, start + length, product)
+            events.spans.setdefault(event.get("tid"), []).append(span)
+            if external != NO_ID:
+                events.products[external] = product
+    elif kind == "python_function" and name.startswith(MODULE):
+        span = Span(start, start + length, module=name.removeprefix(MODULE))
+        events.spans.setdefault(event.get("tid"), []).append(span)
+    elif kind in ("cuda_runtime", "cuda_driver", "runtime"):
+        launch = start, correlation, "Graph" in name
+        events.launches.setdefault(event.get("tid"), []).append(launch)
+    elif kind == "kernel" and length >= 0:
+        events.kernels.append((start, name, length, correlation, external))
+
+
+def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None:
+    """Return the product that an operator computes; None for any other, and without shapes."""
+    places = OPERANDS.get(operator)
+    shapes = args.get("Input Dims", args.get("Input dims"))
+    if places is None or not shapes or len(shapes) <= max(places):
+        return None
+    x, w = (tuple(map(int, shapes[place])) for place in places)
+    if len(x) != len(w) or len(x) not in (2, 3) or x[-1] != w[-2]:
+        return None
+    types = args.get("Input type") or []
+    word = str(types[places[0]]).lower() if len(types) > places[0] else ""
+    itemsize = ITEMSIZE.get(dtype_name(TYPE_NAMES.get(word, word)), 0)
+    strides = args.get("Input Strides") or []
+    x_strides, w_strides = (
+        tuple(map(int, strides[place])) if len(strides) > place else () for place in places
+    )
+    return RecordedProduct(
+        operator=operator.removeprefix("aten::"),
+        is_batched=len(x) == 3,
+        batch=math.prod(x[:-2]),
+        M=x[-2],
+        N=w[-1],
+        K=x[-1],
+        elements=distinct(x, x_strides) + distinct(w, w_strides) + math.prod((*x[:-1], w[-1])),
+        has_short_rows=has_short_rows(x_strides, itemsize) or has_short_rows(w_strides, itemsize),
+    )
+
+
+def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements a tensor holds; a stride of 0 repeats them."""
+    if len(strides) != len(shape):
+        return math.prod(shape)
+    return math.prod(length for length, stride in zip(shape, strides, strict=True) if stride)
+
+
+def has_short_rows(strides: Sequence[int], itemsize: int) -> bool:
+    """Tell if a matrix's rows, or columns, do not start at multiples of 16 bytes."""
+    return 1 in strides[-2:] and max(strides[-2:]) * itemsize % ROW_BYTES > 0
+
+
+def callers_of(events: Events) -> dict[int, Caller]:
+    """Return what each launch was made for, by its correlation id."""
+    callers = {}
+    for thread, launches in events.launches.items():
+        spans = sorted(events.spans.get(thread, ()), key=lambda span: (span.start, -span.end))
+        launches.sort()
+        times = [start for start, _, _ in launches]
+        for (_, correlation, in_graph), around in zip(
+            launches, spans_around(spans, times), strict=True
+        ):
+            products = [span.product for span in around if span.product]
+            layer = "/".join([span.module for span in around if span.module][-2:])
+            callers[correlation] = Caller(products[-1] if products else None, layer, in_graph)
+    callers.pop(NO_ID, None)
+    return callers
+
+
+def spans_around(spans: Sequence[Span], times: Sequence[float]) -> Iterator[list[Span]]:
+    """Yield the spans around each of ascending times, the outermost first. Spans of a thread nest,
+    and are sorted by their start."""
+    around: list[Span] = []
+    count = 0
+    for time in times:
+        while count < len(spans) and spans[count].start <= time:
+            around.append(spans[count])
+            count += 1
+        around = [span for span in around if time <= span.end]
+        yield around
