@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 LINKED = [*PAGES, *sorted((ROOT / "reports").rglob("*.md"))]
-WORDS = 9000
+WORDS = 9450
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, str]]:
@@ -108,7 +108,7 @@ def test_functions_that_the_architecture_names_are_there() -> None:
 
 
 def test_the_docs_stay_short() -> None:
-    assert len(DOCS) <= 13
+    assert len(DOCS) <= 14
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in DOCS) <= WORDS
     assert len((ROOT / "docs/architecture.md").read_text(encoding="utf-8").splitlines()) <= 100
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 110

@@ -391,15 +391,17 @@ def trace_section(report: TraceReport) -> Section:
         )
         return Section(title, headline)
     shares = {kind: percent(share) for kind, share in report.shares.items()}
+    hidden = ("not judged", "unknown")
+    dark = percent(sum(report.shares.get(kind, 0.0) for kind in hidden))
     headline = (
         f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
-        f"{microseconds(report.us)}. Not judged: {shares.get('not judged', '0 %')} in products "
-        f"whose kernels tell no alignment, {shares.get('unknown', '0 %')} in kernels of unknown "
-        f"name. Misaligned: {shares.get('misaligned', '0 %')} of the time; aligned kernels would "
-        f"save {percent(report.gain_at_most)} at most"
+        f"{microseconds(report.us)}, of which {dark} cannot be judged: products of kernels whose "
+        f"names tell no alignment ({shares.get('not judged', '0 %')}), names that are not known "
+        f"({shares.get('unknown', '0 %')}). {shares.get('misaligned', '0 %')} ran in misaligned "
+        f"kernels; aligned ones would save {percent(report.gain_at_most)} at most"
     )
     if report.gain_like_aligned is not None:
-        headline += f", {percent(report.gain_like_aligned)} at this trace's aligned rates"
+        headline += f", {percent(report.gain_like_aligned)} at the rates of aligned ones here"
     rows = [trace_row(product) for product in report.products[:MAX_PRODUCTS]]
     remarks = []
     if len(report.products) > MAX_PRODUCTS:

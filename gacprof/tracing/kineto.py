@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from gacprof.tracing.recording import Launch, RecordedProduct, Recording
 OPERANDS = {
     "aten::mm": (0, 1),
     "aten::addmm": (1, 2),
+    "aten::_addmm_activation": (1, 2),
     "aten::bmm": (0, 1),
     "aten::baddbmm": (1, 2),
     "aten::_scaled_mm": (0, 1),
@@ -41,6 +43,7 @@ TYPE_NAMES = {
 """Element types as Kineto writes them, in small letters."""
 EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
+PROGRESS = 1_000_000  # events between two words on progress: some seconds
 NO_ID = -1  # stands for a correlation or an external id that an event lacks
 ROW_BYTES = 16  # what rows have to start at for the widest loads
 
@@ -127,7 +130,9 @@ def first_device(path: Path) -> str:
 def kept_events(source: Iterator[Any]) -> Events:
     """Return what is kept of a trace's events. Events that lack a time or a name are passed by."""
     events = Events()
-    for event in source:
+    for number, event in enumerate(source, 1):
+        if number % PROGRESS == 0 and sys.stderr.isatty():
+            print(f"\r{number:,} events are read ", end="", file=sys.stderr, flush=True)
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
         try:

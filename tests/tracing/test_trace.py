@@ -205,6 +205,21 @@ def test_a_summary_of_nsight_systems_has_names_alone(tmp_path: Path) -> None:
     assert report.gain_at_most == pytest.approx(0.75)
 
 
+def test_a_report_of_nsight_compute_has_names_and_ranges(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = {"kernel": [ALIGN2, COPY], "duration_ns": [3000.0, 1000.0], "ranges": ["layer", ""]}
+    monkeypatch.setattr("gacprof.kernels.ncu.read_ncu", lambda path: pandas.DataFrame(rows))
+    (tmp_path / "own.ncu-rep").touch()
+    report = trace(tmp_path / "own.ncu-rep")
+    assert report.us == 4
+    assert [product.layer for product in report.products] == ["layer"]
+    rows["duration_ns"][0] = float("nan")
+    with pytest.raises(MeasurementError, match="gpu__time_duration"):
+        trace(tmp_path / "own.ncu-rep")
+
+
 def test_a_trace_of_a_cpu_says_that_it_has_no_tiers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
