@@ -391,8 +391,7 @@ def trace_section(report: TraceReport) -> Section:
         )
         return Section(title, headline)
     shares = {kind: percent(share) for kind, share in report.shares.items()}
-    hidden = ("not judged", "unknown")
-    dark = percent(sum(report.shares.get(kind, 0.0) for kind in hidden))
+    dark = percent(report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0))
     headline = (
         f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
         f"{microseconds(report.us)}, of which {dark} cannot be judged: products of kernels whose "
