@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.core.dtypes import ITEMSIZE
-from gacprof.core.errors import require_one_of
+from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
 ARCHITECTURES = Path(__file__).with_name("architectures.toml")
@@ -68,7 +68,8 @@ def tiers_of(arch: str) -> ArchitectureTiers:
     """The tiers of ``sm80``, ``sm90a`` …; raises :class:`ConfigError` where none are known."""
     rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
-    require_one_of("architecture", name, rows)
+    if name not in rows:
+        raise ConfigError(f"no kernels' tiers are known for {name}, only for {', '.join(rows)}")
     row = rows[name]
     like = rows.get(row.get("like"), {})
     tiers: dict[str, tuple[Tier, ...]] = {}

@@ -62,11 +62,15 @@ GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 
 
 def gpu_facts(name: str) -> GpuFacts:
-    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip. Raises
-    :class:`ConfigError` for a GPU that the data sheet lacks, with those it has."""
+    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip. Of one
+    without a data sheet (``Tesla T4``) only the architecture is known. Raises :class:`ConfigError`
+    for all others, with those of the data sheet."""
     for facts in GPUS.values():
         if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
+    key = _key_within(name)
+    if key in GPU_TABLES["no_sheet"]:
+        return GpuFacts(key, key, GPU_TABLES["no_sheet"][key])
     raise ConfigError(
         f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
         f"or one of {', '.join(GPUS)}"
@@ -77,23 +81,31 @@ def _plain(name: str) -> str:
     return re.sub(r"nvidia|geforce|sxm|[\W_]", "", name.lower())
 
 
+def _key_within(text: str) -> str:
+    """The key of the GPU that a text names, the one of most words; empty for none."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    keys = {key.replace("-", ""): key for key in (*GPUS, *GPU_TABLES["no_sheet"])}
+    runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
+    for first, end in runs:
+        short = "".join(words[first:end])
+        key = keys.get(short) or keys.get(f"rtx{short}")
+        if key:
+            return key
+    return ""
+
+
 def find_gpu(text: str) -> GpuFacts:
     """The GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
     ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one. Of several names in it the one
     of most words counts. Raises :class:`ConfigError` for none."""
-    words = re.findall(r"[a-z0-9]+", text.lower())
-    plain = "".join(words)
+    plain = "".join(re.findall(r"[a-z0-9]+", text.lower()))
     for name in NO_GPUS:
         if plain == name.replace("-", ""):
             return GpuFacts(name, name, name)
     if architecture_named(plain).capability:
         return GpuFacts(plain, plain, plain)
     archs = {key: facts.arch for key, facts in GPUS.items()} | GPU_TABLES["no_sheet"]
-    keys = {key.replace("-", ""): key for key in archs}
-    runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
-    for first, end in runs:
-        short = "".join(words[first:end])
-        key = keys.get(short) or keys.get(f"rtx{short}")
-        if key:
-            return GPUS.get(key) or GpuFacts(key, key, archs[key])
+    key = _key_within(text)
+    if key:
+        return GPUS.get(key) or GpuFacts(key, key, archs[key])
     raise ConfigError(f"no GPU '{text}' is known: use one of {', '.join(archs)}, any")

@@ -15,7 +15,7 @@ _MANGLED = re.compile(r"(?:_Z|NK?\d|(?:[4-9]|[1-9]\d+)[A-Za-z_])[\w.$]+")
 """Symbols and names of types; ``3x3_conv`` is neither."""
 _CAST = re.compile(r"\((?:unsigned )?(?:int|long|short|char|bool)(?: long)?\)(-?\d+)")
 _CARRIER = re.compile(
-    r"^cutlass::(?:Kernel2?|device_kernel)<|^(?:\w+::)*enable_\w*sm\w+<"
+    r"^cutlass(?:__5x_cudnn|_cudnn_\w+)?::(?:Kernel2?|device_kernel)<|^(?:\w+::)*enable_\w*sm\w+<"
     r"|\b(?:Gemm|Conv)UniversalAdapter<"
 )
 """Entry points and adapters that only carry the kernel proper as their first template argument."""

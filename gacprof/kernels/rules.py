@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """The rules of one GPU of the data sheet, as a :class:`~gacprof.core.sizes.SizeSource`.
+    """The rules of one GPU, as a :class:`~gacprof.core.sizes.SizeSource`.
     Attention is that of a ``torch`` release, by default the newest that was read. Raises
     :class:`ConfigError` for a GPU or release that is not known."""
 

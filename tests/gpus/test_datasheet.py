@@ -12,6 +12,7 @@ from gacprof.core.errors import ConfigError
 from gacprof.devices.at_hand import gpus
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES, Architecture, architecture_named
 from gacprof.gpus.datasheet import GPU_TABLES, GPUS, find_gpu, gpu_facts
+from gacprof.kernels.rules import Rules
 
 TEXTS = ("like", "name", "arch", "drivers")
 """Words of a GPU that are no numbers."""
@@ -26,15 +27,31 @@ TEXTS = ("like", "name", "arch", "drivers")
         ("NVIDIA A100-SXM4-80GB", "a100"),
         ("RTX 4090", "rtx4090"),
         ("gb300", "gb300"),
+        ("NVIDIA A100-PG509-200", "a100-40gb"),
+        ("NVIDIA A10G", "a10g"),
+        ("NVIDIA H20", "h20"),
+        ("NVIDIA RTX A6000", "a6000"),
+        ("NVIDIA GB10", "gb10"),
+        ("Tesla T4", "t4"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("Tesla V100-PCIE-32GB", "v100"),
+        ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
     ],
 )
 def test_a_gpu_has_many_names(name: str, key: str) -> None:
     assert gpu_facts(name).key == key
 
 
-def test_an_unknown_gpu_is_refused() -> None:
+@pytest.mark.parametrize("name", ["voodoo2", "NVIDIA A100X", "a100 of a friend", "NVIDIA H100 MIG"])
+def test_another_gpu_is_not_taken_for_one_of_the_sheet(name: str) -> None:
     with pytest.raises(ConfigError):
-        gpu_facts("voodoo2")
+        gpu_facts(name)
+
+
+def test_a_gpu_without_a_sheet_has_the_rules_of_its_architecture_if_it_has_tiers() -> None:
+    assert Rules("NVIDIA A10G").arch == "sm86"
+    with pytest.raises(ConfigError, match="sm75"):
+        Rules("Tesla T4")
 
 
 def test_what_is_not_known_is_missing() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from golden_answers import name_answer, read_golden
@@ -11,11 +15,18 @@ from hypothesis import strategies as st
 
 from gacprof.kernels.names import Kernel, attach, parse
 
+NAMES = Path(__file__).parents[1] / "fixtures" / "kernel_names"
 GOLDENS = read_golden("kernel_names")
 FILES = [name for name in GOLDENS if not name.startswith("templates")]
 
 NO_LONGER_READ = {"tile", "stages", "cluster", "warps"}
 """Fields that 0.2.0 read too, and nothing but its tests used."""
+
+ENGINES = json.loads((NAMES / "engines.json").read_text(encoding="utf-8"))
+UNKNOWN_SHARE = 0.05
+"""Of a GPU's time: kernels that no row claims, and those that ``traces.csv`` leaves out."""
+
+FOREIGN = (NAMES / "foreign.txt").read_text(encoding="utf-8").split()
 
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>(int)"
@@ -27,6 +38,31 @@ def test_names_say_what_they_said_before(file: str) -> None:
     for name, fields in GOLDENS[file].items():
         assert name_answer(name) == {k: v for k, v in fields.items() if k not in NO_LONGER_READ}
         assert parse(name).name == name
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_kernels_of_engines_say_what_they_do_and_no_alignment(name: str) -> None:
+    answer = name_answer(name)
+    assert ENGINES[name].items() <= answer.items()
+    assert answer.get("alignment") == ENGINES[name].get("alignment")
+
+
+def test_most_of_the_time_of_public_traces_has_a_name() -> None:
+    time: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
+    with (NAMES / "traces.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            time[row["gpu"]] += int(row["us"])
+            if parse(row["name"]).provider == "unknown":
+                unknown[row["gpu"]] += int(row["us"])
+    assert len(time) == 7
+    for gpu, us in time.items():
+        assert unknown[gpu] < UNKNOWN_SHARE * us, gpu
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_name_that_others_may_use_stays_unknown(name: str) -> None:
+    assert parse(name) == Kernel(name)
 
 
 @pytest.mark.parametrize("count, even_k_at", [(5, 3), (6, 4), (7, 5), (8, 5)])
