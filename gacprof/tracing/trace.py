@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
-from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.errors import ConfigError, MeasurementError
 from gacprof.gpus.datasheet import GpuFacts, gpu_facts
-from gacprof.kernels.names import Kernel, parse
-from gacprof.tracing.recording import Launch, RecordedProduct, Recording
-from gacprof.tracing.weights import CheckpointProducts, checkpoint_products
-from gacprof.workload.products import Axis
+from gacprof.tracing.recording import Recording
+from gacprof.tracing.runs import Kind, Run, best_alignment, runs_of
+from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
+from gacprof.workload.products import Product
 
 MIN_GAIN = 0.02  # of the GPU's time: what is worth a finding
-VECTOR_BYTES = 16  # the widest loads, which the best tier uses
-NO_TIERS = ("float32", "float64", "complex64", "complex128")
-"""What plain multipliers compute: kernels load single elements, so alignment hardly matters."""
 VOCABULARY = 20_000
 """A weight's side from it on is called a vocabulary where no checkpoint tells: BERT's 30,522 words
 are few."""
 MAX_HEAD_DIM = 512  # of known families; a longer side of stacked products is a number of tokens
-AXES: Sequence[Axis] = ("N", "K")  # sides of weights
 LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
-Kind = Literal["misaligned", "aligned", "no tiers", "not judged", "attention", "other", "unknown"]
-"""What a kernel is. A product's name says that it is ``aligned`` or ``misaligned``, that it has
-``no tiers`` (gemv, plain float32), or nothing of alignment (``not judged``: engines' kernels,
-convolutions). Else it is ``attention``, some ``other`` kernel, or its name is ``unknown``."""
 Cause = Literal["weight", "vocabulary", "tokens", "memory", "no shape"]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
 ``tokens``, is no multiple; or all are and the ``memory`` is off: a pointer, or rows within a larger
@@ -128,17 +119,25 @@ def trace(
     facts = facts_of(recording.device, gpu)
     runs = runs_of(recording.launches)
     weights = None if checkpoint is None else checkpoint_products(inventory_of(checkpoint))
-    misaligned = [run for run in runs if run.kind == "misaligned"]
-    products = [finding_on(run, runs, facts, weights) for run in misaligned]
-    of_weights = [run for run in runs if run.product and not run.product.is_batched]
+    of_weights = weight_runs(runs)
+    products = []
+    for run in runs:
+        if run.kind == "misaligned":
+            of_checkpoint = weights if run in of_weights else None
+            products.append(finding_on(run, runs, facts, of_checkpoint))
     matched = None
     if weights is not None:
-        matched = sum(run.count for run in of_weights if run.product and weights.of(run.product))
+        matched = sum(run.count for run in of_weights if weights.of(run.product))
     total = sum(run.us for run in runs) or 1.0
     shares: dict[Kind, float] = {}
     for run in runs:
         shares[run.kind] = shares.get(run.kind, 0.0) + run.us / total
-    likely = [p.us - p.like_aligned_us for p in products if p.like_aligned_us is not None]
+    gains = [max(0.0, finding.us - (finding.floor_us or 0.0)) for finding in products]
+    likely_gains = [
+        max(0.0, finding.us - finding.like_aligned_us)
+        for finding in products
+        if finding.like_aligned_us is not None
+    ]
     return TraceReport(
         trace=str(path),
         gpu=recording.device or (facts.name if facts else ""),
@@ -146,9 +145,9 @@ def trace(
         us=sum(run.us for run in runs),
         operators=recording.operators,
         shares=shares,
-        products=tuple(sorted(products, key=lambda product: -product.us)),
-        gain_at_most=sum(max(0.0, p.us - (p.floor_us or 0.0)) for p in products) / total,
-        gain_like_aligned=sum(max(0.0, gain) for gain in likely) / total if likely else None,
+        products=tuple(sorted(products, key=lambda finding: -finding.us)),
+        gain_at_most=sum(gains) / total,
+        gain_like_aligned=sum(likely_gains) / total if likely_gains else None,
         in_graphs=sum(launch.us for launch in recording.launches if launch.is_in_graph) / total,
         weight_products=sum(run.count for run in of_weights),
         matched=matched,
@@ -184,84 +183,18 @@ def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
     return gpu_facts(gpu)
 
 
-@dataclass(frozen=True)
-class Run:
-    """All runs of one product, or of what is none, in kernels of one tier, for ``us`` in all."""
-
-    kernel: Kernel
-    product: RecordedProduct | None
-    layer: str
-    count: int
-    us: float
-
-    @property
-    def kind(self) -> Kind:
-        """What the kernel is."""
-        return kind_of_kernel(self.kernel)
-
-    def floor_us(self, facts: GpuFacts | None) -> float | None:
-        """What all runs take at the data sheet's rates, by arithmetic or by bytes; None where the
-        shape or the rates are not known. Of 186 products in public traces none was faster
-        (reports/traces.md)."""
-        if facts is None or self.product is None or self.kernel.dtype is None:
-            return None
-        times = []
-        rate = facts.tflops.get(self.kernel.math or "")
-        if rate is not None:
-            times.append(self.product.flops / rate / 1e6)
-        if facts.gb_s is not None:
-            moved = self.product.elements * ITEMSIZE[self.kernel.dtype]
-            times.append(moved / facts.gb_s / 1e3)
-        return self.count * max(times) if times else None
-
-
-def runs_of(launches: Iterable[Launch]) -> list[Run]:
-    """Return the launches, those of one product in kernels of one tier together."""
-    runs: dict[object, Run] = {}
-    for launch in launches:
-        kernel = parse(launch.kernel)
-        key = kernel.mechanism, kernel.role, kernel.layout, launch.product
-        run = runs.get(key) or Run(kernel, launch.product, launch.layer, 0, 0.0)
-        runs[key] = replace(run, count=run.count + launch.count, us=run.us + launch.us)
-    return list(runs.values())
-
-
-def kind_of_kernel(kernel: Kernel) -> Kind:
-    """Return what a kernel is, by its name."""
-    if kernel.provider == "unknown":
-        return "unknown"
-    if kernel.role.startswith("attention"):
-        return "attention"
-    is_product = kernel.role in ("gemm", "gemv", "dot", "convolution")
-    if not is_product:
-        return "other"
-    if kernel.role in ("gemv", "dot") or (kernel.role == "gemm" and kernel.math in NO_TIERS):
-        return "no tiers"
-    if kernel.role == "convolution" or kernel.dtype is None:
-        return "not judged"
-    if kernel.family == "nvjet":  # rows come by TMA, whose strides are multiples of 16 bytes
-        return "aligned"
-    if kernel.alignment is None:
-        return "not judged"
-    return "aligned" if kernel.alignment >= best_alignment(kernel) else "misaligned"
-
-
-def best_alignment(kernel: Kernel) -> int:
-    """Return how many elements the widest load holds."""
-    return VECTOR_BYTES // ITEMSIZE[kernel.dtype] if kernel.dtype else 1
-
-
 def finding_on(
-    run: Run,
-    runs: Sequence[Run],
-    facts: GpuFacts | None,
-    weights: CheckpointProducts | None,
+    run: Run, runs: Sequence[Run], facts: GpuFacts | None, weights: CheckpointProducts | None
 ) -> MisalignedProduct:
     """Say why a product ran in a misaligned kernel, and what it could take."""
     floor = run.floor_us(facts)
-    at_fault = lengths_at_fault(run)
-    finding = MisalignedProduct(
-        cause=cause_of(run, at_fault, runs),
+    at_fault = run.lengths_at_fault
+    candidates = weights.of(run.product) if weights else []
+    names: list[str] = []
+    for candidate in candidates:
+        names += candidate.weights
+    return MisalignedProduct(
+        cause=cause_of(run, runs, candidates),
         at_fault=at_fault,
         multiple=best_alignment(run.kernel),
         product=str(run.product or ""),
@@ -271,39 +204,22 @@ def finding_on(
         floor_us=floor,
         like_aligned_us=None if floor is None else like_aligned_us(run, floor, runs, facts),
         layer=run.layer,
-    )
-    if weights is None or run.product is None or finding.cause not in ("weight", "vocabulary"):
-        return finding
-    candidates = weights.of(run.product)
-    if run.product.is_batched or not candidates:
-        return finding
-    is_vocabulary = {candidate.role.kind for candidate in candidates} == {"vocab"}
-    names = [name for candidate in candidates for name in candidate.weights]
-    return replace(
-        finding,
-        cause="vocabulary" if is_vocabulary else "weight",
         weights=tuple(dict.fromkeys(names)),
-        dims=weights.dims(run.product, [axis for axis in AXES if axis in at_fault]),
+        dims=weights.dims(candidates, at_fault) if weights else (),
     )
 
 
-def lengths_at_fault(run: Run) -> dict[str, int]:
-    """Return the lengths that are no multiple of what the widest load holds, by dim."""
-    if run.product is None:
-        return {}
-    lengths = {dim: getattr(run.product, dim) for dim in run.kernel.contiguous_dims}
-    multiple = best_alignment(run.kernel)
-    return {dim: length for dim, length in lengths.items() if length % multiple}
-
-
-def cause_of(run: Run, at_fault: Mapping[str, int], runs: Sequence[Run]) -> Cause:
-    """Return why a product ran misaligned."""
+def cause_of(run: Run, runs: Sequence[Run], candidates: Sequence[Product]) -> Cause:
+    """Return why a product ran misaligned; the checkpoint has ``candidates`` of its lengths."""
     if run.product is None:
         return "no shape"
-    if not at_fault:
+    if not run.lengths_at_fault:
         return "memory"
     # The length with the fewest factors of 2 decides which kernel serves.
-    length = min(at_fault.values(), key=lambda length: length & -length)
+    length = min(run.lengths_at_fault.values(), key=lambda length: length & -length)
+    if candidates:
+        is_vocabulary = all(candidate.role.kind == "vocab" for candidate in candidates)
+        return "vocabulary" if is_vocabulary else "weight"
     if not run.product.is_batched:
         return "vocabulary" if length >= VOCABULARY else "weight"
     rows = {other.product.M for other in runs if other.product and other.product.is_batched}

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 from gacprof.checkpoint.inventory import Feed, Inventory
 from gacprof.tracing.recording import RecordedProduct
+from gacprof.tracing.runs import Run
 from gacprof.workload.products import Axis, Product, Products
 
 FUSED = frozenset({"qkv", "gate_up"})  # what engines multiply as one
+AXES: Sequence[Axis] = ("N", "K")
+
+
+def weight_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return the products of a matrix and a weight, in a training trace those of the forward pass:
+    gradients (nn, nt) may have the lengths of another weight."""
+    flat = [run for run in runs if run.product is not None and not run.product.is_batched]
+    is_training = any(run.kernel.layout == "nt" for run in flat)
+    return [run for run in flat if not is_training or run.kernel.layout not in ("nn", "nt")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,18 +29,18 @@ class CheckpointProducts:
     inventory: Inventory
     by_lengths: dict[tuple[int | None, int | None], list[Product]]
 
-    def of(self, product: RecordedProduct) -> Sequence[Product]:
-        """Return those of a product's lengths."""
-        return self.by_lengths.get((product.N, product.K), ())
+    def of(self, product: RecordedProduct | None) -> Sequence[Product]:
+        """Return those of a product's lengths; none where no shape was recorded."""
+        return self.by_lengths.get((product.N, product.K), ()) if product else ()
 
-    def dims(self, product: RecordedProduct, axes: Iterable[Axis]) -> tuple[str, ...]:
-        """Return the names of the dims that may be these axes of a product."""
-        feeds = set()
-        for candidate in self.of(product):
-            for weight in candidate.weights:
+    def dims(self, products: Iterable[Product], lengths: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the dims that feed these lengths (N, K) of products."""
+        axes = [axis for axis in AXES if axis in lengths]
+        feeds: set[Feed] = set()
+        for product in products:
+            for weight in product.weights:
                 feeds |= {Feed(weight, axis) for axis in axes}
-        names = [dim.name for dim in self.inventory.dims if not feeds.isdisjoint(dim.feeds)]
-        return tuple(names)
+        return tuple(dim.name for dim in self.inventory.dims if not feeds.isdisjoint(dim.feeds))
 
 
 def checkpoint_products(inventory: Inventory) -> CheckpointProducts:

@@ -84,4 +84,4 @@ def test_misaligned_products_of_a_hopper_run_the_kernels_that_its_tiers_name(
     assert sum(row.count for row in misaligned) == 390
     for row in misaligned:
         name = f"cutlass_{(row.kernel.arch or '').removeprefix('sm')} align{row.ran}"
-        assert name in kernels[row.ran]
+        assert kernels[row.ran].startswith(name)

@@ -153,6 +153,15 @@ def test_weight_gradients_have_their_own_sides(tmp_path: Path) -> None:
     assert product.cause == "weight"
 
 
+def test_gradients_name_no_weights(tmp_path: Path) -> None:
+    """A gradient of gate (N and K exchanged) has the lengths of down, and is none of its products."""
+    file = TraceFile()
+    for layout in ("tn", "nn", "nt"):
+        file.call("aten::mm", [[512, 76], [76, 160]], ALIGN1.format(layout), 9)
+    report = trace(file.write(tmp_path / "trace.json"), checkpoint=ASVD)
+    assert report.weight_products == 1
+
+
 def test_order_and_packing_of_a_file_do_not_matter(every_cause: TraceFile, tmp_path: Path) -> None:
     report = trace(every_cause.write(tmp_path / "trace.json"))
     random.Random(0).shuffle(every_cause.events)

@@ -1,0 +1,96 @@
+"""Launches of one product in kernels of one tier as one run, and what the kernel's name tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from gacprof.core.dtypes import ITEMSIZE
+from gacprof.gpus.datasheet import GpuFacts
+from gacprof.kernels.names import Kernel, parse
+from gacprof.tracing.recording import Launch, RecordedProduct
+
+VECTOR_BYTES = 16  # the widest loads, which the best tier uses
+NO_TIERS = ("float32", "float64", "complex64", "complex128")
+"""What plain multipliers compute: kernels load single elements, so alignment hardly matters."""
+
+Kind = Literal["misaligned", "aligned", "no tiers", "not judged", "attention", "other", "unknown"]
+"""What a kernel is. A product's name says that it is ``aligned`` or ``misaligned``, that it has
+``no tiers`` (gemv, plain float32), or nothing of alignment (``not judged``: engines' kernels,
+convolutions). Else it is ``attention``, some ``other`` kernel, or its name is ``unknown``."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All runs of one product, or of what is none, in kernels of one tier, for ``us`` in all."""
+
+    kernel: Kernel
+    product: RecordedProduct | None
+    layer: str
+    count: int
+    us: float
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the kernel is."""
+        return kind_of_kernel(self.kernel)
+
+    @property
+    def lengths_at_fault(self) -> Mapping[str, int]:
+        """The lengths that are no multiple of what the widest load holds, by dim."""
+        if self.product is None:
+            return {}
+        lengths = {dim: getattr(self.product, dim) for dim in self.kernel.contiguous_dims}
+        multiple = best_alignment(self.kernel)
+        return {dim: length for dim, length in lengths.items() if length % multiple}
+
+    def floor_us(self, facts: GpuFacts | None) -> float | None:
+        """What all runs take at the data sheet's rates, by arithmetic or by bytes; None where the
+        shape or the rates are not known. Of 186 products in public traces none was faster."""
+        if facts is None or self.product is None or self.kernel.dtype is None:
+            return None
+        times = []
+        rate = facts.tflops.get(self.kernel.math or "")
+        if rate is not None:
+            times.append(self.product.flops / rate / 1e6)
+        if facts.gb_s is not None:
+            moved = self.product.elements * ITEMSIZE[self.kernel.dtype]
+            times.append(moved / facts.gb_s / 1e3)
+        return self.count * max(times) if times else None
+
+
+def runs_of(launches: Iterable[Launch]) -> list[Run]:
+    """Return the launches, those of one product in kernels of one tier together."""
+    runs: dict[object, Run] = {}
+    for launch in launches:
+        kernel = parse(launch.kernel)
+        key = kernel.mechanism, kernel.role, kernel.layout, launch.product
+        run = runs.get(key) or Run(kernel, launch.product, launch.layer, 0, 0.0)
+        runs[key] = replace(run, count=run.count + launch.count, us=run.us + launch.us)
+    return list(runs.values())
+
+
+def kind_of_kernel(kernel: Kernel) -> Kind:
+    """Return what a kernel is, by its name."""
+    if kernel.provider == "unknown":
+        return "unknown"
+    if kernel.role.startswith("attention"):
+        return "attention"
+    if kernel.role in ("gemv", "dot"):
+        return "no tiers"
+    if kernel.role not in ("gemm", "convolution"):
+        return "other"
+    if kernel.role == "gemm" and kernel.math in NO_TIERS:
+        return "no tiers"
+    if kernel.family == "nvjet":  # rows come by TMA, whose strides are multiples of 16 bytes
+        return "aligned"
+    if kernel.role == "convolution" or kernel.dtype is None or kernel.alignment is None:
+        return "not judged"
+    return "aligned" if kernel.alignment >= best_alignment(kernel) else "misaligned"
+
+
+def best_alignment(kernel: Kernel) -> int:
+    """Return how many elements the widest load holds; 1 where their type is not known."""
+    return VECTOR_BYTES // ITEMSIZE[kernel.dtype] if kernel.dtype else 1
