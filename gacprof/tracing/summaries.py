@@ -8,8 +8,8 @@ from pathlib import Path
 from gacprof.core.errors import MeasurementError
 from gacprof.tracing.recording import Launch, Recording
 
-NAME, TOTAL, COUNT = "Name", "Total Time (ns)", "Instances"
-"""Columns of ``nsys stats --report cuda_gpu_kern_sum --format csv``."""
+NAME, TOTAL, COUNT = "Name", "Total Time (ns)", "Instances"  # columns of a summary
+NSYS_STATS = "nsys stats --report cuda_gpu_kern_sum --format csv"
 
 
 def read_nsys(path: Path) -> Recording:
@@ -21,10 +21,7 @@ def read_nsys(path: Path) -> Recording:
         columns = next(csv.reader([header]), [])
         rows = list(csv.DictReader(lines, columns))
     if COUNT not in columns or not rows:
-        raise MeasurementError(
-            f"{path} is no kernel summary: write one by nsys stats --report cuda_gpu_kern_sum "
-            "--format csv"
-        )
+        raise MeasurementError(f"{path} is no kernel summary: write one by {NSYS_STATS}")
     try:
         launches = [Launch(row[NAME], float(row[TOTAL]) / 1e3, int(row[COUNT])) for row in rows]
     except (TypeError, ValueError) as error:

@@ -159,10 +159,12 @@ def read_recording(path: Path) -> Recording:
     """Read what a profiler wrote, by the file's suffix."""
     if not path.is_file():
         raise MeasurementError(f"{path} is no file: name a profiler's trace (.json, .json.gz)")
-    if path.suffix in (".csv", ".ncu-rep"):
-        from gacprof.tracing.summaries import read_ncu_report, read_nsys
+    if path.suffix in (".csv", ".ncu-rep", ".nsys-rep", ".sqlite"):
+        from gacprof.tracing import summaries
 
-        return read_nsys(path) if path.suffix == ".csv" else read_ncu_report(path)
+        if path.suffix == ".ncu-rep":
+            return summaries.read_ncu_report(path)
+        return summaries.read_nsys(path)
     from gacprof.tracing.kineto import read_kineto
 
     return read_kineto(path)

@@ -154,7 +154,7 @@ def test_weight_gradients_have_their_own_sides(tmp_path: Path) -> None:
 
 
 def test_gradients_name_no_weights(tmp_path: Path) -> None:
-    """A gradient of gate (N and K exchanged) has the lengths of down, and is none of its products."""
+    """A gradient of gate (N and K exchanged) has the lengths of down."""
     file = TraceFile()
     for layout in ("tn", "nn", "nt"):
         file.call("aten::mm", [[512, 76], [76, 160]], ALIGN1.format(layout), 9)
