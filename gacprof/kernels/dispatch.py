@@ -48,7 +48,7 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
 
 def refuse_uneven_heads(heads: int, kv_heads: int) -> None:
     """Raise :class:`ConfigError` for heads that PyTorch's attention refuses."""
-    if heads % kv_heads:
+    if min(heads, kv_heads) < 1 or heads % kv_heads:
         raise ConfigError(
             f"{heads} query heads cannot share {kv_heads} key heads evenly, which PyTorch refuses: "
             "give a number of key heads that divides them"
@@ -144,7 +144,7 @@ class DispatchTable:
             return None
         kernel = None
         if backend == "flash":
-            grid = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
+            grid: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
             kernel = self._flash(head_dim, dtype, q_len, kv_len, causal, gqa, grid)
         elif backend == "efficient":
             shape = "decode" if q_len == 1 else "prefill"
@@ -159,7 +159,7 @@ class DispatchTable:
         kv_len: int,
         causal: bool,
         gqa: bool,
-        grid: Mapping[str, int | None],
+        grid: Mapping[str, Any],
     ) -> str | None:
         """FlashAttention-2's kernel in words: its tile too, where the whole ``grid`` is known."""
         parts = 1
@@ -238,9 +238,14 @@ def shipped_tables() -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: (pair[0], Version(pair[1])))
 
 
+def plain_name(gpu: str) -> str:
+    """Return a GPU's name as tables and virtual GPUs have it: ``rtx4090`` for ``RTX-4090``."""
+    return gpu.lower().replace("-", "").replace(" ", "")
+
+
 def table_path(gpu: str, release: str | None = None) -> Path | None:
     """Return the file of :func:`load_table`; None where there is none."""
-    gpu = gpu.lower().replace("-", "")
+    gpu = plain_name(gpu)
     releases = [version for name, version in shipped_tables() if name == gpu]
     if release is not None:
         releases = [version for version in releases if is_same_minor(version, release)]
