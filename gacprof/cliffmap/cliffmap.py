@@ -15,7 +15,8 @@ from gacprof.cliffmap.judge import INTERVAL_LEVEL, is_supported, judge_sizes, qu
 from gacprof.core.errors import MapError
 from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
-from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use
+from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use, advice
+from gacprof.gpus.datasheet import gpu_facts
 
 if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
@@ -116,6 +117,12 @@ class CliffMap:
         """Write the map to a JSON file."""
         record = {"schema": self.schema, **plain(self)}
         write_text(Path(path), json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    @property
+    def virtual_gpu(self) -> str | None:
+        """The GPU of the data sheet that a virtual one stood for; None of a real one's map."""
+        is_virtual = self.environment.kind == "virtual"
+        return gpu_facts(self.environment.name).key if is_virtual else None
 
     @property
     def tokens(self) -> list[int]:
@@ -254,15 +261,15 @@ class CliffMap:
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:
-        """The product that a map lacks, and the sweep that measures it."""
+        """The product that a map lacks, and how to know it."""
         for use in uses:
             if self._place(use) is None:
                 axis = f"N M={use.tokens} K={use.K.at(0)}"
                 if use.K.times:
                     axis = f"K M={use.tokens} N={use.N.at(0)}"
                 lack = f"no curve of linear over {axis} {use.dtype}"
-                return f"{lack}: 'gacprof sweep --model' measures it"
-        return "the size was not measured in all products: 'gacprof sweep --model' measures it"
+                return f"{lack}: {advice(self)}"
+        return f"the size was not measured in all products: {advice(self)}"
 
 
 def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]:

@@ -131,9 +131,19 @@ class Use:
         return n, k
 
 
+def advice(source: SizeSource, options: str = "") -> str:
+    """Say how a size that a source doesn't know becomes known: by a sweep with ``options``, or, of
+    a virtual GPU, which no sweep times, otherwise."""
+    gpu = getattr(source, "virtual_gpu", None)
+    if gpu is None:
+        return f"measure it by 'gacprof sweep --model MODEL{options}'"
+    return f"ask the rules (--gpu {gpu}, no times) or sweep a real GPU, for this one was virtual"
+
+
 class SizeSource(Protocol):
     """Answers how good a size is: a measured map, the rules of a GPU, or yours.
 
+    ``virtual_gpu``, where it has one, names the GPU of a map that no sweep can complete.
     ``provenance`` says how its answers came about ("measured on …", "by rules, not measured").
     ``tokens`` and ``dtypes`` are what it holds products for, ascending; empty: any. ``tolerance``
     is the penalty up to which it calls a size safe.

@@ -117,7 +117,9 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         better = padded.next_choice(dim.size, dim.max_size, step)
     if better is None and next_whole > dim.size:
         better = table.verdict(dim, next_whole)
-    action: Action = "measure" if now.verdict == "unknown" else "keep"
+    action: Action = "keep"
+    if now.verdict == "unknown" and getattr(table.source, "virtual_gpu", None) is None:
+        action = "measure"
     size: int | None = dim.size
     if better is not None and dim.padding == "exact":
         action = "pad"
@@ -166,6 +168,8 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
     dtype = attention_dtype(products)
     findings = []
     for (head_dim, heads, kv_heads), places in layers.items():
+        if heads % kv_heads:
+            continue  # PyTorch refuses these heads at any size
         now = source.head_dim(head_dim, heads, kv_heads, dtype)
         if now.verdict in ("safe", "unknown"):
             continue  # few are odd: the larger ones are asked for those alone
@@ -179,7 +183,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
 
 Action = Literal["keep", "pad", "merge", "measure"]
 """``pad`` to the better size; ``merge`` the factor pair into its dense weight, which is surely
-faster; ``measure``: the source does not know the size; else ``keep``."""
+faster; ``measure``: a sweep would tell what the source does not; else ``keep``."""
 
 
 @dataclass(frozen=True)

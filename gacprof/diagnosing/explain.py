@@ -18,7 +18,7 @@ from gacprof.workload.products import side_uses
 @dataclass(frozen=True)
 class Explanation:
     """A size and the next one above it that is safe or seems so; ``slower`` is the size's latency
-    over the better one's, minus 1."""
+    over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
 
     schema: ClassVar[str] = "gacprof.Explanation/1"
 
@@ -27,6 +27,7 @@ class Explanation:
     now: SizeVerdict
     better: SizeVerdict | None
     slower: Interval | None
+    warnings: tuple[str, ...] = ()
 
 
 def explain(
@@ -59,7 +60,7 @@ def explain(
     heads
         Query heads of the attention, for ``head_dim``.
     kv_heads
-        Its key and value heads; by default as many.
+        Its key and value heads, which divide the query heads; by default as many.
 
     Raises
     ------
@@ -70,7 +71,14 @@ def explain(
     size_source = open_source(source)
     used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]
+    warnings: tuple[str, ...] = ()
     if dim == "head_dim":
+        from gacprof.kernels.dispatch import SCOPE, refuse_uneven_heads
+        from gacprof.kernels.rules import Rules
+
+        refuse_uneven_heads(heads, kv_heads or heads)
+        if isinstance(size_source, Rules):
+            warnings = (f"Causal prefill of one sequence of 1024 tokens. {SCOPE}",)
         shape = heads, kv_heads or heads, used_dtype
         # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
@@ -89,4 +97,4 @@ def explain(
         slower = Interval(
             first.low / second.high - 1, first.value / second.value - 1, first.high / second.low - 1
         )
-    return Explanation(size_source.name, size_source.provenance, now, better, slower)
+    return Explanation(size_source.name, size_source.provenance, now, better, slower, warnings)

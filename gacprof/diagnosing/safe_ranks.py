@@ -9,7 +9,7 @@ from typing import Any
 
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
-from gacprof.core.sizes import SizeSource
+from gacprof.core.sizes import SizeSource, advice
 from gacprof.diagnosing.source import choose_dtype, open_source
 from gacprof.workload.deployment import Tokens, workload
 from gacprof.workload.products import side_uses
@@ -63,8 +63,7 @@ def safe_ranks(
     if not ranks:
         raise MapError(
             f"{size_source.name} knows no rank from {first} to {last} of {out_features}×"
-            f"{in_features} in {used_dtype}: measure them by 'gacprof sweep --model MODEL --ranks "
-            f"{first} {last}'"
+            f"{in_features} in {used_dtype}: {advice(size_source, f' --ranks {first} {last}')}"
         )
     verdicts = size_source.judge(uses, ranks)
     safe = [verdict.size for verdict in verdicts if verdict.verdict == "safe"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import compute_dtype, dtype_name
@@ -78,12 +79,15 @@ def kernel_lines(sharing: Sharing, source: SizeSource, dtype: str) -> tuple[str,
     if table is None:
         return ()
     inventory = sharing.inventory
-    lines = [f"Kernels {table.provenance}:"]
+    lines = [f"Kernels {table.provenance} (inference, one sequence of 1024 tokens):"]
     shapes = dict.fromkeys((a.head_dim, *sharing.heads_on_rank(a)) for a in inventory.attentions)
     for head_dim, heads, kv_heads in shapes:
-        gqa = heads != kv_heads  # on one rank: repeated heads may leave one of each
-        prefill = table.sdpa(head_dim, dtype, causal=True, gqa=gqa)
-        decode = table.sdpa(head_dim, dtype, q_len=1, gqa=gqa)
+        if heads % kv_heads:
+            lines.append(f"  attention of {heads} query and {kv_heads} key heads: refused")
+            continue
+        grid: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "batch": 1}
+        prefill = table.sdpa(head_dim, dtype, causal=True, **grid)
+        decode = table.sdpa(head_dim, dtype, q_len=1, **grid)
         answers = f"{prefill}; decode: {decode}" if prefill and decode else NOT_ASKED
         lines.append(f"  attention, head_dim {head_dim} in {dtype}: {answers}")
     lengths = {m.in_features for m in inventory.modules if m.role in ("q", "qkv", "up", "gate_up")}

@@ -2,7 +2,7 @@
 
 Answers recorded on a virtual GPU (:mod:`gacprof.kernels.dispatch`) come first; where none are,
 the dispatcher's rules of refusal (``attention.toml``) give the same: 0 of 10,764 questions differ
-on each of six GPUs. Calls are of dense, contiguous tensors at inference, with PyPI's wheels.
+on each of six GPUs. Calls are of inference, of dense tensors and views, with PyPI's wheels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import SizeVerdict
 from gacprof.gpus.architectures import architecture_named
-from gacprof.kernels.dispatch import FLASH_MULTIPLE, SdpaAnswer, is_same_minor, load_table
+from gacprof.kernels.dispatch import (
+    FLASH_MULTIPLE,
+    SdpaAnswer,
+    is_same_minor,
+    load_table,
+    refuse_uneven_heads,
+)
 from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
@@ -29,7 +35,8 @@ ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of ``scaled_dot_product_attention`` on a GPU; ``mask``: one is passed."""
+    """One call of ``scaled_dot_product_attention`` on a GPU; ``mask``: one is passed. Raises
+    :class:`ConfigError` for key heads that do not divide the query heads."""
 
     gpu: str
     arch: str
@@ -42,6 +49,10 @@ class AttentionCall:
     kv_len: int = 1024
     mask: bool = False
     causal: bool = True
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        refuse_uneven_heads(self.heads, self.kv_heads)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -52,7 +63,6 @@ class AttentionCall:
             "odd_8": self.head_dim % 8,
             "odd_4": self.head_dim % 4,
             "grouped": self.heads != self.kv_heads,
-            "uneven_heads": self.heads % self.kv_heads > 0,
             "uneven_causal": self.causal and self.q_len != self.kv_len,
         }
 
@@ -71,9 +81,17 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
     table = load_table(call.gpu, call.torch)
     if table is None:
         return None
-    shape = call.head_dim, call.dtype, call.q_len, call.kv_len
-    mask = "float" if call.mask else "none"
-    return table.sdpa(*shape, causal=call.causal, mask=mask, gqa=call.heads != call.kv_heads)
+    return table.sdpa(
+        call.head_dim,
+        call.dtype,
+        call.q_len,
+        call.kv_len,
+        causal=call.causal,
+        mask="float" if call.mask else "none",
+        heads=call.heads,
+        kv_heads=call.kv_heads,
+        batch=call.batch,
+    )
 
 
 def backend(call: AttentionCall) -> str:

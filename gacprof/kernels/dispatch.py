@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 from packaging.version import InvalidVersion, Version
 
-from gacprof.core.errors import GacprofError
+from gacprof.core.errors import ConfigError, GacprofError
+from gacprof.kernels.flash import key_parts
 
 SCHEMA = "gacprof.dispatch/1"
 FOLDER = Path(__file__).parent.parent / "dispatch"
@@ -30,6 +31,10 @@ SDPA_SHAPES = {
     "q > kv > 1": (1024, 17),
 }
 """Kinds of (queries, keys) that SDPA tells apart, by the pair that was asked for each."""
+SCOPE = (
+    "Attention is that of inference, of dense tensors, views and broadcast masks; training "
+    "(gradients, dropout) may take another kernel."
+)
 
 
 def sdpa_shape(q_len: int, kv_len: int) -> str:
@@ -39,6 +44,15 @@ def sdpa_shape(q_len: int, kv_len: int) -> str:
     if 1 in (q_len, kv_len):
         return "q = 1 < kv" if q_len == 1 else "q > kv = 1"
     return "1 < q < kv" if q_len < kv_len else "q > kv > 1"
+
+
+def refuse_uneven_heads(heads: int, kv_heads: int) -> None:
+    """Raise :class:`ConfigError` for heads that PyTorch's attention refuses."""
+    if min(heads, kv_heads) < 1 or heads % kv_heads:
+        raise ConfigError(
+            f"{heads} query heads cannot share {kv_heads} key heads evenly, which PyTorch refuses: "
+            "give a number of key heads that divides them"
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +101,7 @@ class Section:
 
 @dataclass(frozen=True)
 class DispatchTable:
-    """What one release of PyTorch dispatches on one GPU."""
+    """What one release of PyTorch dispatches on one GPU; ``profile`` is what a driver told it."""
 
     schema: ClassVar[str] = SCHEMA
     gpu: str
@@ -95,6 +109,7 @@ class DispatchTable:
     release: str
     provenance: str
     versions: Mapping[str, str]
+    profile: Mapping[str, int]
     sections: Mapping[str, Section]
 
     def sdpa(
@@ -107,27 +122,67 @@ class DispatchTable:
         causal: bool = False,
         mask: str = "none",
         gqa: bool = False,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        batch: int | None = None,
     ) -> SdpaAnswer | None:
-        """Return SDPA's choice for dense tensors without gradient; None where it was not asked.
+        """Return SDPA's choice at inference (:data:`SCOPE`); None where it was not asked.
 
-        ``mask`` is "none", "float" or "bool"; ``gqa`` whether keys have fewer heads than queries.
+        ``mask`` is "none", "float" or "bool"; ``gqa`` whether keys have fewer heads than queries,
+        which ``heads`` and ``kv_heads`` (by default as many) tell too. FlashAttention-2's tile
+        depends on them and on ``batch``: without one of them its template alone is named. Raises
+        :class:`ConfigError` for key heads that do not divide the query heads.
         """
+        if heads and not gqa:
+            kv_heads = kv_heads or heads
+        if heads and kv_heads:
+            refuse_uneven_heads(heads, kv_heads)
+            gqa = heads != kv_heads
         key = (dtype, mask, causal, gqa, sdpa_shape(q_len, kv_len))
         backend = self.sections["sdpa"].lookup(head_dim, *key)
         if backend is None:
             return None
-        # Kernels were recorded at few shapes; tiles depend on whether there is one query or more.
-        shape = "decode" if q_len == 1 else "prefill"
         kernel = None
-        flash = self.fa2(head_dim, dtype, shape, causal=causal, gqa=gqa)
-        if backend == "flash" and flash is not None:
-            tile = "tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash)
-            kernel = f"FlashAttention-2 for head_dim {flash['template']}, {tile}"
-            if head_dim % FLASH_MULTIPLE:
-                kernel += ", head_dim padded before"
-        if backend == "efficient":
+        if backend == "flash":
+            grid: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
+            kernel = self._flash(head_dim, dtype, q_len, kv_len, causal, gqa, grid)
+        elif backend == "efficient":
+            shape = "decode" if q_len == 1 else "prefill"
             kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
         return SdpaAnswer(backend, kernel)
+
+    def _flash(
+        self,
+        head_dim: int,
+        dtype: str,
+        q_len: int,
+        kv_len: int,
+        causal: bool,
+        gqa: bool,
+        grid: Mapping[str, Any],
+    ) -> str | None:
+        """FlashAttention-2's kernel in words: its tile too, where the whole ``grid`` is known."""
+        parts = 1
+        if all(grid.values()):
+            parts = key_parts(head_dim, q_len, kv_len, sms=self.profile["sms"], **grid)
+        # A tile depends on whether keys are split; only a whole one on causal, and not with one
+        # query, which sees all keys. Of the shapes that were asked prefill has whole keys on every
+        # GPU, decode split ones.
+        shape = "decode" if parts > 1 else "prefill"
+        is_causal = causal and q_len > 1 and parts == 1
+        flash = self.fa2(head_dim, dtype, shape, causal=is_causal, gqa=gqa)
+        if flash is None:
+            return None
+        words = [f"FlashAttention-2 for head_dim {flash['template']}"]
+        if all(grid.values()):
+            words.append("tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash))
+        else:
+            words.append("its tile depends on heads × batch")
+        if parts > 1:
+            words.append(f"keys in {parts} parts")
+        if head_dim % FLASH_MULTIPLE:
+            words.append("head_dim padded before")
+        return ", ".join(words)
 
     def fa2(
         self,
@@ -183,9 +238,14 @@ def shipped_tables() -> list[tuple[str, str]]:
     return sorted(pairs, key=lambda pair: (pair[0], Version(pair[1])))
 
 
+def plain_name(gpu: str) -> str:
+    """Return a GPU's name as tables and virtual GPUs have it: ``rtx4090`` for ``RTX-4090``."""
+    return gpu.lower().replace("-", "").replace(" ", "")
+
+
 def table_path(gpu: str, release: str | None = None) -> Path | None:
     """Return the file of :func:`load_table`; None where there is none."""
-    gpu = gpu.lower().replace("-", "")
+    gpu = plain_name(gpu)
     releases = [version for name, version in shipped_tables() if name == gpu]
     if release is not None:
         releases = [version for version in releases if is_same_minor(version, release)]

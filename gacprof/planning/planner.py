@@ -15,7 +15,7 @@ from gacprof.checkpoint.layouts.configs import with_widths
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.core.errors import ConfigError, PlanError, require_one_of, require_within
-from gacprof.core.sizes import SizeSource
+from gacprof.core.sizes import SizeSource, advice
 from gacprof.diagnosing.sizes import WINDOW, SizeTable
 from gacprof.diagnosing.source import open_source, products_for
 from gacprof.kernels.rules import Rules
@@ -220,7 +220,7 @@ def _check(table: SizeTable, chosen: Plan) -> None:
     if not is_known and chosen.latency_us is None and not chosen.engine:
         raise PlanError(
             f"{chosen.source} knows nothing of the {len(sizes)} sizes of {chosen.checkpoint}: "
-            "'gacprof sweep --model CHECKPOINT' measures them, or name a GPU"
+            f"{advice(table.source)}"
         )
     takes = {"parameters": float(chosen.parameters[1]), "bytes": float(chosen.nbytes[1])}
     if "latency_us" in chosen.limits:
@@ -249,7 +249,7 @@ def _rest(
         if stored_us is None or rest_us is None:
             raise PlanError(
                 f"{table.source.name} doesn't know the latency of every product, which a limit on "
-                "it needs: 'gacprof sweep --model CHECKPOINT' measures them, or leave it out"
+                f"it needs: leave it out, or {advice(table.source)}"
             )
         rest["latency_us"] = rest_us.value
     return rest

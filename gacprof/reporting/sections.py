@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 CLIFFS_SHOWN = 4
 MAX_GAPS = 8  # more of what was not accounted for is told by --json
-# calls of attention that are shown, of 1024 keys
+# calls of attention that are shown, of 1024 keys and one sequence with 32 query heads
 SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, causal prefill": {"causal": True},
     "head_dim, prefill with a mask": {"mask": "float"},
-    "head_dim, prefill, grouped queries": {"causal": True, "gqa": True},
+    "head_dim, prefill, grouped queries": {"causal": True, "kv_heads": 8},
     "head_dim, decode": {"q_len": 1},
-    "head_dim, decode, grouped queries": {"q_len": 1, "gqa": True},
+    "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 MAX_PRODUCTS = 20  # of a trace; --json has all
@@ -223,13 +223,15 @@ def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
 
 def dispatch_section(table: DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
+    from gacprof.kernels.dispatch import SCOPE
 
     def range_of(section: str) -> range:
         return range(1, table.sections[section].range[1] + 1)
 
     rows: list[Row] = []
     for name, call in SDPA_CALLS.items():
-        rows += kernel_rows(name, {d: str(table.sdpa(d, **call)) for d in range_of("sdpa")})
+        answers = {d: table.sdpa(d, batch=1, heads=32, **call) for d in range_of("sdpa")}
+        rows += kernel_rows(name, {d: str(answer) for d, answer in answers.items()})
     for operator in ("rms_norm", "layer_norm", "softmax"):
         kernels = {n: str(table.rows(operator, n)) for n in range_of("rows")}
         rows += kernel_rows(f"{operator} over", kernels)
@@ -239,11 +241,13 @@ def dispatch_section(table: DispatchTable) -> Section:
         kernels = {n: str(table.product(operator, axis, n)) for n in range_of("products")}
         rows += kernel_rows(f"{operator}, {axis}", kernels)
     headline = f"{table.device}, bfloat16: {table.provenance}."
-    remark = (
-        "Other types, chunks, splits, grids, embedding, cat and sort: --out FILE, or in Python "
-        "gacprof.kernels.dispatch.load_table."
-    )
-    return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, [remark])
+    remarks = [
+        "Attention of one sequence, 32 query heads (8 key heads where grouped) and 1024 keys.",
+        SCOPE,
+        "Other heads, lengths and types, embedding, cat and sort: --out FILE, or in Python "
+        "gacprof.kernels.dispatch.load_table.",
+    ]
+    return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -257,7 +261,8 @@ def explanation_section(explanation: Explanation) -> Section:
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
         rows.append((*verdict_cells(verdict), time, verdict.reason))
     columns = ("size", "verdict", "penalty", "latency", "served by")
-    return Section(f"Size {now.size} on {explanation.source}", headline, columns, rows)
+    title = f"Size {now.size} on {explanation.source}"
+    return Section(title, headline, columns, rows, explanation.warnings)
 
 
 def verification_section(result: Verification) -> Section:

@@ -119,10 +119,10 @@ def asked_table(gpu: str, python: Path) -> str:
         sections = json.loads(answers.read_text(encoding="utf-8"))
     versions = sections.pop("versions")
     release = versions["torch"].split("+")[0]
-    name = gpu.upper()
+    name = device.gpu.upper()
     table = {
         "schema": SCHEMA,
-        "gpu": gpu,
+        "gpu": device.gpu,
         "device": device.name,
         "release": release,
         "provenance": f"by PyTorch {release}'s dispatcher on a virtual {name}; no kernel was run",
@@ -173,8 +173,9 @@ def dispatch(
         text = path.read_text(encoding="utf-8")
     else:
         gpus, releases = zip(*shipped_tables(), strict=True)
+        lack = f"{gpu} with torch {release}" if release else gpu
         raise GacprofError(
-            f"no such table of {gpu} ships: there are {', '.join(dict.fromkeys(gpus))}, "
+            f"no table of {lack} ships: there are {', '.join(dict.fromkeys(gpus))}, "
             f"each with torch {', '.join(dict.fromkeys(releases))}"
         )
     if out is not None:

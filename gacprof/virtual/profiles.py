@@ -6,6 +6,7 @@ from typing import Any
 from gacprof.core.errors import GacprofError
 from gacprof.gpus.architectures import ARCHITECTURE_TABLES
 from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
+from gacprof.kernels.dispatch import plain_name
 
 ATTRIBUTES: dict[str, int] = GPU_TABLES["attributes"]
 CAPABILITY_ATTRIBUTES = (75, 76)
@@ -17,9 +18,11 @@ KEYS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """What a driver says of a GPU: ``values`` by the names of :data:`ATTRIBUTES`, and
-    ``device_text``, which the stand-in driver reads from the environment."""
+    """What a driver says of a GPU, a key of :data:`KEYS`: ``values`` by the names of
+    :data:`ATTRIBUTES`, and ``device_text``, which the stand-in driver reads from the environment.
+    """
 
+    gpu: str
     name: str
     capability: tuple[int, int]
     memory_bytes: int
@@ -34,9 +37,10 @@ def gpus() -> list[str]:
 
 def profile(gpu: str) -> Profile:
     """Return the profile of a GPU, as ``h100``. Raises GacprofError for an unknown one."""
-    if gpu not in KEYS:
+    key = plain_name(gpu)
+    if key not in KEYS:
         raise GacprofError(f"no virtual GPU {gpu!r}; there are {', '.join(KEYS)}")
-    facts = GPUS[KEYS[gpu]]
+    facts = GPUS[KEYS[key]]
     architecture = ARCHITECTURE_TABLES["architectures"][facts.arch]
     sourced = architecture["virtual"] | gpu_row(facts.key)["virtual"]
     numbers: dict[str, Any] = {"sms": facts.sms, "l2_bytes": int((facts.l2_mib or 0) * 2**20)}
@@ -48,4 +52,4 @@ def profile(gpu: str) -> Profile:
     text = ",".join(f"{number}={value}" for number, value in sorted(attributes.items()))
     name = facts.drivers[0]
     memory_bytes = numbers["memory_bytes"]
-    return Profile(name, capability, memory_bytes, values, f"{name};{memory_bytes};{text}")
+    return Profile(key, name, capability, memory_bytes, values, f"{name};{memory_bytes};{text}")

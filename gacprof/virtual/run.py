@@ -29,9 +29,10 @@ def environment(gpu: str, python: Path) -> dict[str, str]:
     """Return the environment of a process tree on a virtual GPU."""
     files = libraries(find_torch(python))
     folder = str(files[0].parent)
+    device = profile(gpu)
     variables = os.environ | {
-        "GACPROF_VIRTUAL": gpu,  # whatever is made in that tree is to say that it is virtual
-        "GACPROF_VIRTUAL_DEVICE": profile(gpu).device_text,
+        "GACPROF_VIRTUAL": device.gpu,  # whatever is made there is to say that it is virtual
+        "GACPROF_VIRTUAL_DEVICE": device.device_text,
         "TRITON_LIBCUDA_PATH": folder,
         "CUDA_VISIBLE_DEVICES": "0",
     }

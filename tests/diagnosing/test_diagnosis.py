@@ -17,10 +17,13 @@ from tool_folders import FIXTURES, restored
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import scan
-from gacprof.core.errors import ConfigError, MapError
+from gacprof.cliffmap.cliffmap import CliffMap, Curve
+from gacprof.core.errors import ConfigError, MapError, PlanError
+from gacprof.core.points import Axis, Environment
 from gacprof.core.sizes import Interval, SizeVerdict
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.diagnosing.source import open_source
+from gacprof.planning.planner import plan
 from gacprof.workload.deployment import workload
 from gacprof.workload.products import Products
 
@@ -112,6 +115,24 @@ def test_what_the_source_does_not_know_is_to_be_measured(tmp_path: Path) -> None
     diagnosis = diagnose(inventory, FormulaSource(teeth_of(8), frozenset({(1, 1, 1)})))
     assert {finding.action for finding in diagnosis.dims} == {"measure"}
     assert diagnosis.latency_us is None and diagnosis.counts == {"unknown": 4}
+
+
+def test_a_virtual_gpus_map_sends_to_its_rules_and_never_to_a_sweep(tmp_path: Path) -> None:
+    inventory = scan(write_checkpoint(tmp_path / "odd", factored(683, 131)))
+    axis = Axis("linear", "N", (96, 128), {"M": 1, "K": 512}, "float16")
+    curve = Curve(axis, tuple(SizeVerdict(size, "unknown") for size in axis.sizes))
+    virtual = Environment("virtual", "NVIDIA H100 80GB HBM3", "sm90")
+    cliff_map = CliffMap("quick", "virtual", virtual, (curve,))
+    diagnosis = diagnose(inventory, cliff_map)
+    assert {finding.action for finding in diagnosis.dims} == {"keep"}
+    texts = [finding.now.reason for finding in diagnosis.dims]
+    for limits in ({}, {"latency": "5ms"}):
+        with pytest.raises(PlanError) as refusal:
+            plan(inventory, cliff_map, objective="pad", **limits)
+        texts.append(str(refusal.value))
+    for text in texts:
+        assert "--gpu h100" in text
+        assert "gacprof sweep" not in text
 
 
 def test_the_actions_give_the_better_time(tmp_path: Path) -> None:

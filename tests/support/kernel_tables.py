@@ -23,7 +23,6 @@ class CallConditions(TypedDict, total=False):
     kv_len: str
     mask: bool
     grouped: bool
-    uneven_heads: bool
     uneven_causal: bool
 
 
