@@ -62,7 +62,7 @@ class Rules:
             return [SizeVerdict(size, "unknown", reason=reason, cause="no_rules") for size in sizes]
         from gacprof.kernels.judging import judge_by_tiers
 
-        return judge_by_tiers(self._tiers, uses, sizes) if len(sizes) else []
+        return judge_by_tiers(self.name, self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """None: rules know no latency."""

@@ -59,8 +59,12 @@ class Section:
 
 
 def verdict_cells(verdict: SizeVerdict) -> Row:
-    """A size, the verdict on it and its penalty, where that is known."""
-    penalty = percent(verdict.penalty.value) if verdict.penalty else ""
+    """A size, the verdict on it and its penalty with bounds, or what others' measurements say."""
+    penalty = ""
+    if verdict.penalty is not None:
+        penalty = percent_interval(verdict.penalty)
+    elif verdict.estimate is not None:
+        penalty = f"×{verdict.estimate.low:.2g} to {verdict.estimate.high:.2g} est."
     return str(verdict.size), verdict.verdict, penalty
 
 
@@ -80,6 +84,40 @@ def first_of(names: Sequence[str]) -> str:
 def total_text(label: str, total: Interval | None) -> list[str]:
     """A sentence on a time; none where it is not known."""
     return [] if total is None else [f"{label}: {time_interval(total)}."]
+
+
+def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
+    """A sentence on where estimates come from; none where there is none."""
+    estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
+    if not estimates:
+        return []
+    groups = sorted({estimate.groups for estimate in estimates})
+    gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
+    sentences = [
+        f"est.: how many times as long as padded a product takes, by what {groups[0]}"
+        + (f" to {groups[-1]}" if len(groups) > 1 else "")
+        + f" groups measured on {', '.join(gpus)} at {MIN_ROWS} rows and more (CUDA {CUDA}); four "
+        "of five further groups' numbers are to be expected within. At one row none is known to "
+        "cost; between, nothing is known."
+    ]
+    if any(estimate.basis == "rate" for estimate in estimates):
+        sentences.append(f"Odd sides: by the rates of their kernels beside padded times of {PACKAGE}.")
+    return [" ".join(sentences)]
+
+
+def slowdown_text(slowdown: Slowdown) -> str:
+    """What a model's misaligned products may cost, beside the padded and the dense model's."""
+    parts = f"odd {percent(slowdown.odd, 0)}, even {percent(slowdown.even, 0)}"
+    if slowdown.unknown:
+        parts += f", of unknown cost and taken for padded {percent(slowdown.unknown, 0)}"
+    tokens = " and ".join(map(str, slowdown.tokens))
+    low, high, dense = (f"×{x:.2g}" for x in (slowdown.low, slowdown.high, slowdown.dense or 0.0))
+    counted_by = "of the arithmetic"
+    unit = slowdown.padded_us
+    if unit is not None:
+        counted_by = "of the padded products' time by third parties"
+        low, high, dense = ...
+    return ""
 
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
