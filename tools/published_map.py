@@ -55,8 +55,8 @@ WARNINGS = {
         "the curves of linear at M = N = 2048 or K = 128 were median-filtered by the authors, "
         "apart for d % 8 = 0 and the rest: plateaus and cliffs hold, single sizes do not",
         "the curves at M = 1 may be bound by the host: none falls below 23 µs, where others have 4 "
-        "to 10 µs by CUDA graph (aiconfigurator-core 0.12.0). The penalties of the coarse sweep are "
-        "lower bounds; near 4096 others have 26 µs beside 31",
+        "to 10 µs by CUDA graph (aiconfigurator-core 0.12.0): penalties of the coarse sweep are lower "
+        "bounds; near 4096 others have 26 µs beside 31",
         "attention under a forced backend is a table of the repository's report.md, to be compared "
         "with one another rather than with the figure",
     ),
@@ -64,7 +64,7 @@ WARNINGS = {
         NO_REPEATS,
         LAYOUT,
         RATES,
-        "the penalties of linear are lower bounds, and no size of it is called safe: the best takes "
+        "penalties of linear are lower bounds, and no size of it is called safe: the best takes "
         "48 to 49 µs, probably bound by the host, where others have 24.1 to 25.2 µs of the same "
         "shape by CUDA graph (aiconfigurator-core 0.12.0)",
         "the GEMM and GEMV sweeps of the repository that are not in the paper are left out: their "

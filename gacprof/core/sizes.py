@@ -64,7 +64,7 @@ ZERO = Interval(0.0, 0.0, 0.0)
 @dataclass(frozen=True)
 class Estimate:
     """How many times as long as padded a misaligned product takes, by what ``groups`` of people
-    measured on such GPUs: a further group's number lies within four times of five.
+    measured on ``gpus``: a further group's number lies within four times of five.
 
     It is no :class:`Interval`: it has no middle, and nothing may be chosen by it. ``basis`` says
     what was carried over to this product: their ratios, or the rates of their misaligned kernels.
@@ -73,6 +73,7 @@ class Estimate:
     low: float
     high: float
     groups: int
+    gpus: tuple[str, ...]
     basis: Literal["ratio", "rate"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gacprof.checkpoint.inventory import NewSizes
 from gacprof.core.sizes import SizeSource
@@ -12,8 +13,14 @@ from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO, estimate, parity_of
 from gacprof.kernels.rules import Rules
 from gacprof.workload.products import AS_STORED, Products
 
-Shape = tuple[int, int, int, str]
-"""Rows, N, K and dtype of a product."""
+
+class Shape(NamedTuple):
+    """A product of ``rows`` rows of x."""
+
+    rows: int
+    n: int
+    k: int
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -45,32 +52,31 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     stored = shapes(products)
     costs = {}
     for shape in stored:
-        rows, n, k, dtype = shape
-        cost = estimate(source.name, dtype, rows, n, k)
+        cost = estimate(source.name, shape.dtype, shape.rows, shape.n, shape.k)
         if cost is not None:
             costs[shape] = cost
     if not costs:
         return None
     merged = {dim.name: None for dim in inventory.dims if inventory.is_mergeable(dim)}
-    dense_shapes = shapes(products, merged)
-    weights, is_timed = times_or_flops(source.name, {*stored, *dense_shapes})
+    dense = shapes(products, merged) if merged else {}
+    weights, is_timed = times_or_flops(source.name, {*stored, *dense})
     padded = sum(weights[shape] * often for shape, often in stored.items())
-    parts = dict.fromkeys(("aligned", "odd", "even", "unknown"), 0.0)
-    low = high = 1.0
-    for shape, often in stored.items():
-        _, n, k, _ = shape
-        part = weights[shape] * often / padded
-        kind = parity_of(n, k)
-        if shape in costs:
-            low += part * (costs[shape].low - 1)
-            high += part * (costs[shape].high - 1)
-        parts[kind if kind == "aligned" or shape in costs else "unknown"] += part
-    dense = None
-    if merged:
-        dense = sum(weights[shape] * often for shape, often in dense_shapes.items()) / padded
-    padded_us = padded if is_timed else None
-    odd, even, unknown = parts["odd"], parts["even"], parts["unknown"]
-    return Slowdown(tuple(prefill), odd, even, unknown, low, high, dense, padded_us)
+    parts = {shape: weights[shape] * often / padded for shape, often in stored.items()}
+    shares = {"aligned": 0.0, "odd": 0.0, "even": 0.0, "unknown": 0.0}
+    for shape, part in parts.items():
+        parity = parity_of(shape.n, shape.k)
+        is_estimated = parity == "aligned" or shape in costs
+        shares[parity if is_estimated else "unknown"] += part
+    return Slowdown(
+        tokens=tuple(prefill),
+        odd=shares["odd"],
+        even=shares["even"],
+        unknown=shares["unknown"],
+        low=1 + sum(parts[shape] * (cost.low - 1) for shape, cost in costs.items()),
+        high=1 + sum(parts[shape] * (cost.high - 1) for shape, cost in costs.items()),
+        dense=sum(weights[shape] * often for shape, often in dense.items()) / padded or None,
+        padded_us=padded if is_timed else None,
+    )
 
 
 def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, float]:
@@ -81,7 +87,7 @@ def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, fl
         if not product.N or not product.K or not product.rows or product.storage.form != "none":
             return {}
         for rows, often in product.rows.items():
-            shape = rows, product.N, product.K, product.dtype
+            shape = Shape(rows, product.N, product.K, product.dtype)
             counts[shape] = counts.get(shape, 0.0) + often
     return counts
 
@@ -92,9 +98,9 @@ def times_or_flops(gpu: str, of_shapes: set[Shape]) -> tuple[Mapping[Shape, floa
     times: dict[Shape, float] = {}
     flops: dict[Shape, float] = {}
     for shape in of_shapes:
-        rows, n, k, _ = shape
-        flops[shape] = 2.0 * rows * -(-n // PADDED_TO) * PADDED_TO * -(-k // PADDED_TO) * PADDED_TO
-        time = third_party.aligned_us(gpu, rows, n, k)
+        n, k = (-(-side // PADDED_TO) * PADDED_TO for side in (shape.n, shape.k))
+        flops[shape] = 2.0 * shape.rows * n * k
+        time = third_party.aligned_us(gpu, shape.rows, n, k)
         if time is not None:
             times[shape] = time
     is_timed = len(times) == len(of_shapes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from math import exp, gcd, hypot, log, sqrt
+from math import exp, floor, gcd, hypot, log, sqrt
 from pathlib import Path
 from statistics import fmean, geometric_mean, stdev
 from typing import Any, Literal
@@ -25,6 +25,8 @@ TABLE = Path(__file__).with_name("penalties.toml")
 MEASURED = shipped_table(TABLE, dict[str, Any])
 MIN_ROWS: int = MEASURED["rows"]
 MIN_SIDE: int = MEASURED["side"]
+MIN_GROUPS: int = MEASURED["groups"]
+CUDA: str = MEASURED["cuda"]
 PADDED_TO = 8
 STUDENT_80 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440)
 """Quantiles of Student's t by degrees of freedom, from 1: 80 % lie within."""
@@ -32,6 +34,9 @@ MIN_HALF_WIDTH = 1.5
 """No interval reaches less far than by this factor: few groups may agree by chance."""
 
 Parity = Literal["odd", "even", "aligned"]
+Quantity = Literal["ratio", "tflops"]
+Measurement = tuple[str, float]
+"""The GPU that a group measured, and the geometric mean of its runs."""
 
 
 def parity_of(n: int, k: int) -> Parity:
@@ -53,17 +58,16 @@ def estimate(gpu: str, dtype: str, rows: int, n: int, k: int) -> Estimate | None
     if parity == "aligned" or not is_measured:
         return None
     rates, ratios = measured(gpu, parity, "tflops"), measured(gpu, parity, "ratio")
-    padded_us = None
-    if len(rates) >= MEASURED["groups"]:
+    if len(rates) >= MIN_GROUPS:
         padded_us = third_party.aligned_us(gpu, rows, n, k)
-    if padded_us is not None:
-        low, high = interval_of(rates)
-        # The errors of the rate and of the padded product's time are independent.
-        middle = log(2 * rows * n * k / 1e6 / padded_us / sqrt(low * high))
-        half = hypot(log(high / low) / 2, log(third_party.ERROR))
-        return rounded(exp(middle - half), exp(middle + half), len(rates), "rate")
-    if len(ratios) >= MEASURED["groups"]:
-        return rounded(*interval_of(ratios), len(ratios), "ratio")
+        if padded_us is not None:
+            low, high = interval_of([rate for _, rate in rates])
+            # The errors of the rate and of the padded product's time are independent.
+            middle = log(2 * rows * n * k / 1e6 / padded_us / sqrt(low * high))
+            half = hypot(log(high / low) / 2, log(third_party.ERROR))
+            return rounded(exp(middle - half), exp(middle + half), rates, "rate")
+    if len(ratios) >= MIN_GROUPS:
+        return rounded(*interval_of([ratio for _, ratio in ratios]), ratios, "ratio")
     return None
 
 
@@ -80,12 +84,12 @@ def worst_estimate(gpu: str, uses: Iterable[Use], size: int) -> Estimate | None:
 
 
 @cache
-def measured(gpu: str, parity: Parity, quantity: Literal["ratio", "tflops"]) -> Sequence[float]:
+def measured(gpu: str, parity: Parity, quantity: Quantity) -> Sequence[Measurement]:
     """Return what each group measured on GPUs of equal architecture and peak rate."""
     values = []
     for row in MEASURED[parity]:
         if peak_of(row["gpu"]) == peak_of(gpu) and quantity in row:
-            values.append(geometric_mean(row[quantity]))
+            values.append((row["gpu"], geometric_mean(row[quantity])))
     return values
 
 
@@ -104,6 +108,10 @@ def interval_of(values: Sequence[float]) -> tuple[float, float]:
     return exp(fmean(logs) - half), exp(fmean(logs) + half)
 
 
-def rounded(low: float, high: float, groups: int, basis: Literal["ratio", "rate"]) -> Estimate:
-    """Return an estimate of two digits, of a product that padding does not slow."""
-    return Estimate(max(1.0, float(f"{low:.2g}")), max(1.0, float(f"{high:.2g}")), groups, basis)
+def rounded(
+    low: float, high: float, by: Sequence[Measurement], basis: Literal["ratio", "rate"]
+) -> Estimate:
+    """Return an estimate in two digits; padding is not taken to slow a product."""
+    least = max(1.0, floor(10 * low) / 10)  # down: by it one decides that padding pays
+    most = max(1.0, float(f"{high:.2g}"))
+    return Estimate(least, most, len(by), tuple(dict.fromkeys(gpu for gpu, _ in by)), basis)

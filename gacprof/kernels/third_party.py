@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-PACKAGE = "aiconfigurator_core"
+PACKAGE = "aiconfigurator-core"
 GRID = 32  # N and K of all measured products are multiples of it
 ERROR = 1.25
 """A factor by which a time may err: left-out sizes of N are predicted within 9 to 25 % in nine of
@@ -35,7 +35,7 @@ def aligned_us(gpu: str, rows: int, n: int, k: int) -> float | None:
 @cache
 def grids(gpu: str) -> list[Any]:
     """Return each framework's log µs over log (rows, N, K) on a GPU, of its newest version."""
-    spec = find_spec(PACKAGE)  # finds a package without importing it
+    spec = find_spec(PACKAGE.replace("-", "_"))  # finds a package without importing it
     if spec is None or not spec.submodule_search_locations:
         return []
     from packaging.version import Version

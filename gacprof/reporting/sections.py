@@ -18,6 +18,8 @@ from gacprof.core.formatting import (
 )
 from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.kernels.penalties import CUDA, MIN_ROWS, PADDED_TO
+from gacprof.kernels.third_party import PACKAGE
 
 if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.cliffmap import CliffMap
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
+    from gacprof.diagnosing.slowdown import Slowdown
     from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
     from gacprof.lint.report import LintReport
@@ -87,37 +90,42 @@ def total_text(label: str, total: Interval | None) -> list[str]:
 
 
 def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
-    """A sentence on where estimates come from; none where there is none."""
+    """What the estimates are made of; nothing where there is none."""
     estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
     if not estimates:
         return []
-    groups = sorted({estimate.groups for estimate in estimates})
+    numbers = sorted({str(estimate.groups) for estimate in estimates})
     gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
-    sentences = [
-        f"est.: how many times as long as padded a product takes, by what {groups[0]}"
-        + (f" to {groups[-1]}" if len(groups) > 1 else "")
-        + f" groups measured on {', '.join(gpus)} at {MIN_ROWS} rows and more (CUDA {CUDA}); four "
-        "of five further groups' numbers are to be expected within. At one row none is known to "
-        "cost; between, nothing is known."
-    ]
+    text = (
+        f"est.: times as long as with sides padded to multiples of {PADDED_TO}, by what "
+        f"{' or '.join(numbers)} groups measured on {' and '.join(gpus)} at {MIN_ROWS} rows and "
+        f"more, CUDA {CUDA}; four of five further groups' numbers are to be expected within. At "
+        "one row none is known to cost; of the rows between nothing is known."
+    )
     if any(estimate.basis == "rate" for estimate in estimates):
-        sentences.append(f"Odd sides: by the rates of their kernels beside padded times of {PACKAGE}.")
-    return [" ".join(sentences)]
+        text += f" Odd sides: by their kernels' rate beside padded times of {PACKAGE}."
+    return [text]
 
 
-def slowdown_text(slowdown: Slowdown) -> str:
-    """What a model's misaligned products may cost, beside the padded and the dense model's."""
-    parts = f"odd {percent(slowdown.odd, 0)}, even {percent(slowdown.even, 0)}"
-    if slowdown.unknown:
-        parts += f", of unknown cost and taken for padded {percent(slowdown.unknown, 0)}"
-    tokens = " and ".join(map(str, slowdown.tokens))
-    low, high, dense = (f"×{x:.2g}" for x in (slowdown.low, slowdown.high, slowdown.dense or 0.0))
-    counted_by = "of the arithmetic"
-    unit = slowdown.padded_us
-    if unit is not None:
-        counted_by = "of the padded products' time by third parties"
-        low, high, dense = ...
-    return ""
+def slowdown_text(cost: Slowdown) -> str:
+    """What a model's misaligned products may cost, beside the padded and the dense model."""
+    tokens = " and ".join(map(str, cost.tokens))
+    shares = f"{percent(cost.odd, 0)} odd, {percent(cost.even, 0)} even"
+    if cost.unknown:
+        shares += f", {percent(cost.unknown, 0)} misaligned of unknown cost and counted as padded"
+    stored = f"as stored an estimated ×{cost.low:.2g} to {cost.high:.2g} of the padded model's"
+    dense = f", the dense model's ×{cost.dense:.2g}" if cost.dense else ""
+    counted_by = "arithmetic"
+    if cost.padded_us is not None:
+        counted_by = f"{PACKAGE}'s times of padded products"
+        padded = cost.padded_us / 1e3
+        stored = f"padded {padded:.2g} ms, as stored an estimated {padded * cost.low:.2g} to "
+        stored += f"{padded * cost.high:.2g} ms"
+        dense = f", dense {padded * cost.dense:.2g} ms" if cost.dense else ""
+    return (
+        f"Products at {tokens} tokens, {shares} by {counted_by}: {stored}{dense}. The host's time, "
+        "attention and all else are not in it."
+    )
 
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
@@ -145,7 +153,14 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
             name += f" (one rank's part of {fixed.stored})"
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
-    remarks = total_text("Products as they are", diagnosis.latency_us)
+    verdicts = [finding.now for finding in diagnosis.dims]
+    verdicts += [finding.now for finding in diagnosis.fixed]
+    remarks = estimates_text(verdicts)
+    if diagnosis.slowdown is not None:
+        remarks.append(slowdown_text(diagnosis.slowdown))
+    if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
+        remarks.append("At one row no misaligned size is known to cost.")
+    remarks += total_text("Products as they are", diagnosis.latency_us)
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
@@ -278,7 +293,8 @@ def explanation_section(explanation: Explanation) -> Section:
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
         rows.append((*verdict_cells(verdict), time, verdict.reason))
     columns = ("size", "verdict", "penalty", "latency", "served by")
-    return Section(f"Size {now.size} on {explanation.source}", headline, columns, rows)
+    remarks = estimates_text([now])
+    return Section(f"Size {now.size} on {explanation.source}", headline, columns, rows, remarks)
 
 
 def verification_section(result: Verification) -> Section:
