@@ -55,8 +55,8 @@ WARNINGS = {
         "the curves of linear at M = N = 2048 or K = 128 were median-filtered by the authors, "
         "apart for d % 8 = 0 and the rest: plateaus and cliffs hold, single sizes do not",
         "the curves at M = 1 may be bound by the host: none falls below 23 µs, where others have 4 "
-        "to 10 µs by CUDA graph (aiconfigurator-core 0.12.0): penalties of the coarse sweep are lower "
-        "bounds; near 4096 others have 26 µs beside 31",
+        "to 10 µs by CUDA graph (aiconfigurator-core 0.12.0): penalties of the coarse sweep are "
+        "lower bounds; near 4096 others have 26 µs beside 31",
         "attention under a forced backend is a table of the repository's report.md, to be compared "
         "with one another rather than with the figure",
     ),

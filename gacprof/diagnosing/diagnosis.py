@@ -99,13 +99,15 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
     stored = table.verdict(dim, dim.size)
     now = padded.of(dim.size) or stored
+    estimate = now.estimate
     if table.products.sharing.storage.form != "none":
-        now = replace(now, estimate=None)  # others measured no kernels of quantised weights
+        estimate = None  # others measured no kernels of quantised weights
     if now.verdict in ("unknown", stored.verdict):
         now = stored
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
         now = replace(now, verdict="undecided", reason=reason, cause="other_side")
+    now = replace(now, estimate=estimate)
     step = table.products.step_of(dim)
     next_whole = -(-dim.size // step) * step
     if next_whole > dim.size:
