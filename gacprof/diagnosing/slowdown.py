@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gacprof.checkpoint.inventory import NewSizes
+from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.sizes import SizeSource
 from gacprof.kernels import third_party
 from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO, estimate, parity_of
@@ -80,11 +81,12 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
 
 
 def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, float]:
-    """Return how often a model runs each shape on one device; nothing where a weight is quantised,
-    whose kernels are others, or a shape is not known."""
+    """Return how often a model runs each shape on one device; nothing where a shape is not known,
+    or a product is not of plain 16-bit weights, whose kernels are others."""
     counts: dict[Shape, float] = {}
     for product in products.on_device(products.inventory.modules, sizes):
-        if not product.N or not product.K or not product.rows or product.storage.form != "none":
+        is_plain = product.storage.form == "none" and ITEMSIZE[product.dtype] == 2
+        if not product.N or not product.K or not product.rows or not is_plain:
             return {}
         for rows, often in product.rows.items():
             shape = Shape(rows, product.N, product.K, product.dtype)

@@ -2,7 +2,8 @@
 
 A size is *safe* where every product that it feeds is of the best tier and a multiple of 128 bytes,
 and one of them has more than a few rows; *misaligned* where a larger size within reach is of a
-better tier; *unknown* where no kernel serves it or a larger one; else *undecided*.
+better tier; *unknown* where no kernel serves it or a larger one; else *undecided*. What misaligned
+sizes cost is estimated by others' measurements where there are enough (``penalties``).
 """
 
 from __future__ import annotations

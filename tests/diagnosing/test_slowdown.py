@@ -12,6 +12,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import scan
 from gacprof.diagnosing.diagnosis import diagnose
 from gacprof.kernels import third_party
+from gacprof.reporting.sections import section_of
 
 PADDED_US = {512: 61.6, 1024: 116.5}
 """One product of 10,784 and 4096 on an H100 by rows (aiconfigurator-core 0.12.0)."""
@@ -100,3 +101,11 @@ def test_others_measured_no_kernels_of_quantised_weights(tmp_path: Path) -> None
     assert any(finding.now.estimate for finding in plain.dims)
     assert not any(finding.now.estimate for finding in quantised.dims)
     assert plain.slowdown and quantised.slowdown is None
+
+
+def test_people_see_both_ends_of_an_estimate_and_once_where_it_comes_from(tmp_path: Path) -> None:
+    section = section_of(diagnose(factored(tmp_path / "odd", 1433), "h100"))
+    cells = [row[section.columns.index("penalty")] for row in section.rows]
+    assert all("2.4" in cell and "10" in cell for cell in cells if cell) and any(cells)
+    assert len([remark for remark in section.remarks if "groups" in remark]) == 1
+    assert any("1024" in remark and "dense" in remark for remark in section.remarks)

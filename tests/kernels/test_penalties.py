@@ -6,18 +6,16 @@ from collections import Counter
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
 
 import numpy as np
 import pytest
 from golden_answers import use_of
+from groups_left_out import groups_left_out
 
 from gacprof.core.sizes import Gemm, Side, Use, seems_safe
 from gacprof.kernels import penalties, third_party
 from gacprof.kernels.penalties import MEASURED, estimate, interval_of, parity_of, peak_of
 from gacprof.kernels.rules import Rules
-
-Kind = Literal["odd", "even"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,32 +24,12 @@ def no_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(third_party, "grids", lambda gpu: [])
 
 
-def left_out(parity: Kind, quantity: str) -> list[tuple[dict[str, str], bool]]:
-    """Each group's row, and whether its number is within the interval of the others on such GPUs;
-    none where two or fewer would be left of one."""
-    answers = []
-    for row in MEASURED[parity]:
-        numbers = {}
-        for other in MEASURED[parity]:
-            if peak_of(other["gpu"]) == peak_of(row["gpu"]) and quantity in other:
-                numbers[other["group"]] = float(np.exp(np.mean(np.log(other[quantity]))))
-        number = numbers.pop(row["group"], None)
-        if number is not None and len(numbers) >= 2:
-            low, high = interval_of(list(numbers.values()))
-            answers.append((row, low <= number <= high))
-    return answers
-
-
 def test_a_groups_number_is_within_the_interval_of_the_others_unless_it_says_why_not() -> None:
-    answers = [
-        answer
-        for parity, quantity in product(("odd", "even"), ("ratio", "tflops"))
-        for answer in left_out(parity, quantity)
-    ]
+    answers = [answer for answer in groups_left_out() if answer.bounds]
     assert len(answers) >= 10
-    for row, is_within in answers:
-        assert is_within or "outlies" in row, row["group"]
-    assert sum(is_within for _, is_within in answers) >= 0.8 * len(answers)
+    for answer in answers:
+        assert answer.is_within != bool(answer.outlies), answer
+    assert sum(answer.is_within for answer in answers) >= 0.8 * len(answers)
 
 
 def test_a_group_counts_once_on_gpus_of_one_architecture_and_peak() -> None:
