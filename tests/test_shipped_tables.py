@@ -8,7 +8,13 @@ from typing import NotRequired
 import pytest
 from family_tables import FamilyTables
 from gpu_tables import ArchitectureTables, GpuTables, LibraryRow
-from kernel_tables import AttentionTables, EngineTable, FormatTables, NameTables
+from kernel_tables import (
+    AttentionTables,
+    EngineTable,
+    FormatTables,
+    NameTables,
+    PenaltyTables,
+)
 from typing_extensions import TypedDict
 
 import gacprof
@@ -27,6 +33,7 @@ from gacprof.gpus.architectures import ARCHITECTURES
 from gacprof.gpus.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION
 from gacprof.kernels.names import NAMES
+from gacprof.kernels.penalties import TABLE as PENALTIES
 from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
@@ -62,6 +69,7 @@ MODELS: dict[Path, type] = {
     LIBRARIES_FILE: dict[str, LibraryRow],
     NAMES: NameTables,
     NEUTRAL_FILE: dict[str, list[str]],
+    PENALTIES: PenaltyTables,
     QUANTISED_FILE: dict[str, QuantisedRows],
     SHEET: GpuTables,
     TABLE: dict[str, dict[str, list[str]]],

@@ -62,12 +62,29 @@ ZERO = Interval(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """How many times as long as padded a misaligned product takes, by what ``groups`` of people
+    measured on ``gpus``: a further group's number lies within four times of five.
+
+    It is no :class:`Interval`: it has no middle, and nothing may be chosen by it. ``basis`` says
+    what was carried over to this product: their ratios, or the rates of their misaligned kernels.
+    """
+
+    low: float
+    high: float
+    groups: int
+    gpus: tuple[str, ...]
+    basis: Literal["ratio", "rate"]
+
+
+@dataclass(frozen=True)
 class SizeVerdict:
     """One size of a dim: ``penalty`` is a fraction (0.4: 40 % slower than the best larger size),
     ``latency_us`` that of all products that the dim feeds; None where they are not known.
 
     ``kernel`` is what serves the size, where that is known, and ``cause`` why it is not safe;
-    ``reason`` says both to people.
+    ``reason`` says both to people. ``estimate`` is what others' measurements say of the worst
+    product, where a source has no penalty of its own.
     """
 
     size: int
@@ -77,6 +94,7 @@ class SizeVerdict:
     reason: str = ""
     kernel: str = ""
     cause: Cause = ""
+    estimate: Estimate | None = None
 
 
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:

@@ -15,6 +15,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import unrecognised
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
+from gacprof.diagnosing.slowdown import Slowdown, slowdown
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
 from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import AS_STORED, Axis, Products, side_uses
@@ -82,6 +83,7 @@ def diagnose(
         ),
         latency_us=products.time_us(size_source, inventory.modules),
         better_us=products.time_us(size_source, inventory.modules, targets),
+        slowdown=slowdown(products, size_source),
         kernels=kernel_lines(products.sharing, size_source, attention_dtype(products)),
         warnings=(*inventory.warnings, *products.warnings),
         gaps=tuple(unrecognised(inventory)),
@@ -97,11 +99,15 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
     stored = table.verdict(dim, dim.size)
     now = padded.of(dim.size) or stored
+    estimate = now.estimate
+    if table.products.sharing.storage.form != "none":
+        estimate = None  # others measured no kernels of quantised weights
     if now.verdict in ("unknown", stored.verdict):
         now = stored
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"
         now = replace(now, verdict="undecided", reason=reason, cause="other_side")
+    now = replace(now, estimate=estimate)
     step = table.products.step_of(dim)
     next_whole = -(-dim.size // step) * step
     if next_whole > dim.size:
@@ -153,6 +159,8 @@ def fixed_findings(
         larger = source.sizes(uses, size + 1, size + FIXED_REACH)
         verdicts = source.judge(uses, [size, *larger])
         now = verdicts[0]
+        if products.sharing.storage.form != "none":
+            now = replace(now, estimate=None)
         if now.verdict == "misaligned":
             better = better_size(verdicts, size, source.tolerance)
             findings.append(FixedFinding(axis, tuple(weights), now, better, stored))
@@ -215,6 +223,7 @@ class FixedFinding:
 class Diagnosis:
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
+    ``slowdown`` estimates what misaligned products cost; None where others measured too little.
 
     ``source`` and ``provenance`` say whose verdicts these are. Plain products are computed in
     ``dtype``. ``kernels`` are lines on attention and norms, of a GPU that isn't at hand. ``gaps``
@@ -235,6 +244,7 @@ class Diagnosis:
     fixed: tuple[FixedFinding, ...]
     latency_us: Interval | None
     better_us: Interval | None
+    slowdown: Slowdown | None = None
     kernels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     gaps: tuple[Gap, ...] = ()

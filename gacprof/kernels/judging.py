@@ -7,6 +7,7 @@ to the reach above the last, so that the next better one of each is a running mi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from gacprof.core.sizes import Cause, Side, SizeVerdict, Use, Verdict
 from gacprof.core.verdicts import Bools, Ints, Verdicts
+from gacprof.kernels.penalties import worst_estimate
 
 if TYPE_CHECKING:
     from gacprof.gpus.architectures import ArchitectureTiers
@@ -36,7 +38,9 @@ NOT_SERVED, UNSHARED = 99, 100
 """The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
 
 
-def judge_by_tiers(table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
+def judge_by_tiers(
+    gpu: str, table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequence[int]
+) -> Verdicts:
     """Return the verdicts on ascending sizes of a dim, of which there is one, as there is a use."""
     numbers = np.asarray(sizes, int)
     reach = REACH * max(max(use.N.tp, use.K.tp) for use in uses)
@@ -51,7 +55,10 @@ def judge_by_tiers(table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequenc
     def at(index: int) -> SizeVerdict:
         size = int(numbers[index])
         tiers = [int(tiers_of_use(table, use, size, 1)[0]) for use in uses]
-        return verdict_on(size, int(better[index]), table, uses, tiers)
+        verdict = verdict_on(size, int(better[index]), table, uses, tiers)
+        if worst[places[index] :].min() == 0:  # else another side holds each larger size back
+            verdict = replace(verdict, estimate=worst_estimate(gpu, uses, size))
+        return verdict
 
     return Verdicts(numbers, is_known, is_known & (better == 0), at)
 

@@ -2,7 +2,8 @@
 
 A size is *safe* where every product that it feeds is of the best tier and a multiple of 128 bytes,
 and one of them has more than a few rows; *misaligned* where a larger size within reach is of a
-better tier; *unknown* where no kernel serves it or a larger one; else *undecided*.
+better tier; *unknown* where no kernel serves it or a larger one; else *undecided*. What misaligned
+sizes cost is estimated by others' measurements where there are enough (``penalties``).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Rules:
             return [SizeVerdict(size, "unknown", reason=reason, cause="no_rules") for size in sizes]
         from gacprof.kernels.judging import judge_by_tiers
 
-        return judge_by_tiers(self._tiers, uses, sizes) if len(sizes) else []
+        return judge_by_tiers(self.name, self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
         """None: rules know no latency."""

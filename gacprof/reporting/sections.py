@@ -19,6 +19,8 @@ from gacprof.core.formatting import (
 )
 from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.kernels.penalties import CUDA, MIN_ROWS, PADDED_TO
+from gacprof.kernels.third_party import PACKAGE
 
 if TYPE_CHECKING:
     from gacprof.check.bench import BenchResult
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from gacprof.cliffmap.cliffmap import CliffMap
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
+    from gacprof.diagnosing.slowdown import Slowdown
     from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
     from gacprof.lint.report import LintReport
@@ -76,8 +79,12 @@ class Section:
 
 
 def verdict_cells(verdict: SizeVerdict) -> Row:
-    """A size, the verdict on it and its penalty, where that is known."""
-    penalty = percent(verdict.penalty.value) if verdict.penalty else ""
+    """A size, the verdict on it and its penalty with bounds, or what others' measurements say."""
+    penalty = ""
+    if verdict.penalty is not None:
+        penalty = percent_interval(verdict.penalty)
+    elif verdict.estimate is not None:
+        penalty = f"×{verdict.estimate.low:.2g} to {verdict.estimate.high:.2g} est."
     return str(verdict.size), verdict.verdict, penalty
 
 
@@ -97,6 +104,45 @@ def first_of(names: Sequence[str]) -> str:
 def total_text(label: str, total: Interval | None) -> list[str]:
     """A sentence on a time; none where it is not known."""
     return [] if total is None else [f"{label}: {time_interval(total)}."]
+
+
+def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
+    """What the estimates are made of; nothing where there is none."""
+    estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
+    if not estimates:
+        return []
+    numbers = sorted({str(estimate.groups) for estimate in estimates})
+    gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
+    text = (
+        f"est.: times as long as with sides padded to multiples of {PADDED_TO}, by what "
+        f"{' or '.join(numbers)} groups measured on {' and '.join(gpus)} at {MIN_ROWS} rows and "
+        f"more, CUDA {CUDA}; four of five further groups' numbers are to be expected within. At "
+        "one row none is known to cost; of the rows between nothing is known."
+    )
+    if any(estimate.basis == "rate" for estimate in estimates):
+        text += f" Odd sides: by their kernels' rate beside padded times of {PACKAGE}."
+    return [text]
+
+
+def slowdown_text(cost: Slowdown) -> str:
+    """What a model's misaligned products may cost, beside the padded and the dense model."""
+    tokens = " and ".join(map(str, cost.tokens))
+    shares = f"{percent(cost.odd, 0)} odd, {percent(cost.even, 0)} even"
+    if cost.unknown:
+        shares += f", {percent(cost.unknown, 0)} misaligned of unknown cost and counted as padded"
+    stored = f"as stored an estimated ×{cost.low:.2g} to {cost.high:.2g} of the padded model's"
+    dense = f", the dense model's ×{cost.dense:.2g}" if cost.dense else ""
+    counted_by = "arithmetic"
+    if cost.padded_us is not None:
+        counted_by = f"{PACKAGE}'s times of padded products"
+        padded = cost.padded_us / 1e3
+        stored = f"padded {padded:.2g} ms, as stored an estimated {padded * cost.low:.2g} to "
+        stored += f"{padded * cost.high:.2g} ms"
+        dense = f", dense {padded * cost.dense:.2g} ms" if cost.dense else ""
+    return (
+        f"Products at {tokens} tokens, {shares} by {counted_by}: {stored}{dense}. The host's time, "
+        "attention and all else are not in it."
+    )
 
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
@@ -124,7 +170,14 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
             name += f" (one rank's part of {fixed.stored})"
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
-    remarks = total_text("Products as they are", diagnosis.latency_us)
+    verdicts = [finding.now for finding in diagnosis.dims]
+    verdicts += [finding.now for finding in diagnosis.fixed]
+    remarks = estimates_text(verdicts)
+    if diagnosis.slowdown is not None:
+        remarks.append(slowdown_text(diagnosis.slowdown))
+    if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
+        remarks.append("At one row no misaligned size is known to cost.")
+    remarks += total_text("Products as they are", diagnosis.latency_us)
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
@@ -261,8 +314,9 @@ def explanation_section(explanation: Explanation) -> Section:
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
         rows.append((*verdict_cells(verdict), time, verdict.reason))
     columns = ("size", "verdict", "penalty", "latency", "served by")
+    remarks = [*explanation.warnings, *estimates_text([now])]
     title = f"Size {now.size} on {explanation.source}"
-    return Section(title, headline, columns, rows, explanation.warnings)
+    return Section(title, headline, columns, rows, remarks)
 
 
 def verification_section(result: Verification) -> Section:

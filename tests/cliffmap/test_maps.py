@@ -67,8 +67,39 @@ def test_no_verdict_of_the_shipped_maps_flips(name: str) -> None:
         for size, verdict in zip(golden["sizes"], golden["verdict"], strict=True):
             pairs.append(verdict + LETTER[by_size[size].verdict])
     assert not {"sm", "ms"} & set(pairs)
-    decided = [sum(pair[place] in "sm" for pair in pairs) for place in (0, 1)]
-    assert decided[1] >= 0.95 * decided[0]
+    if name == "cpu-example":  # to the frozen answers the published points were exact
+        decided = [sum(pair[place] in "sm" for pair in pairs) for place in (0, 1)]
+        assert decided[1] >= 0.95 * decided[0]
+
+
+@pytest.mark.parametrize("name", ["a100-published", "h100-published"])
+def test_published_points_have_errors_and_what_costs_a_tenth_stays_misaligned(name: str) -> None:
+    for curve in load_map(name).curves:
+        for verdict in curve.sizes:
+            if verdict.penalty is not None and verdict.latency_us is not None:
+                assert verdict.latency_us.low < verdict.latency_us.value < verdict.latency_us.high
+                assert verdict.penalty.low <= verdict.penalty.value <= verdict.penalty.high
+                # of the coarse sweep by steps of 64 the points scatter by over 1 %
+                costs = verdict.penalty.value > 0.1 and curve.axis.flags.get("sweep") != "coarse"
+                assert verdict.verdict == "misaligned" or not costs
+
+
+def test_where_the_host_may_bound_the_best_sizes_penalties_are_open_upwards() -> None:
+    """512 × 4096 × 4096 takes 24.1 to 25.2 µs on an H100 by aiconfigurator-core 0.12.0."""
+    cliff_map = load_map("h100-published")
+    for dim in "KN":
+        (curve,) = cliff_map.curves_of("linear", dim)
+        assert not curve.with_verdict("safe")
+        for size in range(4000, 4097):  # no larger one is aligned
+            verdict = curve.by_size[size]
+            assert verdict.penalty is not None and verdict.latency_us is not None
+            assert (verdict.verdict == "misaligned") == bool(size % 8)
+            assert verdict.penalty.high > verdict.latency_us.value / 25.2 - 1
+    uses = [Use(Gemm("", 4096, 4096), Side(times=1), Side(4096), 512, "float16")]
+    uses.append(Use(Gemm("", 4096, 4096), Side(4096), Side(times=1), 512, "float16"))
+    odd, even, aligned = cliff_map.judge(uses, [4041, 4042, 4048])
+    assert (odd.verdict, even.verdict) == ("misaligned", "misaligned")
+    assert aligned.verdict == "undecided", "a sum knows no more than its products"
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])

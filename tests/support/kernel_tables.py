@@ -146,3 +146,25 @@ class EngineTable(TypedDict):
     memory: NotRequired[float]
     required: NotRequired[dict[str, list[str]]]
     requirement: list[RequirementRow]
+
+
+class PenaltyRow(TypedDict):
+    """What one group measured of misaligned products; the words are explained in the file."""
+
+    gpu: str
+    group: str
+    measured: str
+    ratio: list[float]
+    tflops: NotRequired[list[float]]
+    outlies: NotRequired[str]
+
+
+class PenaltyTables(TypedDict):
+    """``penalties.toml``."""
+
+    rows: int
+    side: int
+    groups: int
+    cuda: str
+    odd: list[PenaltyRow]
+    even: list[PenaltyRow]
