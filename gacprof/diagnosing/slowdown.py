@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class Slowdown:
     high: float  # at their upper end
     dense: float | None  # the model whose factor pairs are multiplied out; None: it has none
     padded_us: float | None  # by which parts are counted; None: by arithmetic, some are not known
+    untimed: float  # the part of the arithmetic that nobody timed, which is left out
 
 
 def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
@@ -60,9 +61,18 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
         return None
     merged = {dim.name: None for dim in inventory.dims if inventory.is_mergeable(dim)}
     dense = shapes(products, merged) if merged else {}
-    weights, is_timed = times_or_flops(source.name, {*stored, *dense})
-    padded = sum(weights[shape] * often for shape, often in stored.items())
-    parts = {shape: weights[shape] * often / padded for shape, often in stored.items()}
+    flops = {shape: padded_flops(shape) for shape in {*stored, *dense}}
+    weights = padded_times(source.name, flops)
+    # What is the same in all three models, as a head, need not have been timed.
+    is_timed = weights.keys() >= costs.keys() | (dense.keys() - stored.keys())
+    if not is_timed:
+        weights = flops
+    untimed = sum(flops[shape] * often for shape, often in stored.items() if shape not in weights)
+    untimed /= sum(flops[shape] * often for shape, often in stored.items())
+    parts = {shape: weights[shape] * often for shape, often in stored.items() if shape in weights}
+    padded = sum(parts.values())
+    parts = {shape: part / padded for shape, part in parts.items()}
+    dense_parts = [weights[shape] * often for shape, often in dense.items() if shape in weights]
     shares = {"aligned": 0.0, "odd": 0.0, "even": 0.0, "unknown": 0.0}
     for shape, part in parts.items():
         parity = parity_of(shape.n, shape.k)
@@ -75,8 +85,9 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
         unknown=shares["unknown"],
         low=1 + sum(parts[shape] * (cost.low - 1) for shape, cost in costs.items()),
         high=1 + sum(parts[shape] * (cost.high - 1) for shape, cost in costs.items()),
-        dense=sum(weights[shape] * often for shape, often in dense.items()) / padded or None,
+        dense=sum(dense_parts) / padded or None,
         padded_us=padded if is_timed else None,
+        untimed=untimed,
     )
 
 
@@ -94,16 +105,17 @@ def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, fl
     return counts
 
 
-def times_or_flops(gpu: str, of_shapes: set[Shape]) -> tuple[Mapping[Shape, float], bool]:
-    """Return the time of each padded product, and whether others measured all of them: else it is
-    their arithmetic."""
-    times: dict[Shape, float] = {}
-    flops: dict[Shape, float] = {}
+def padded_flops(shape: Shape) -> float:
+    """Return the arithmetic of a padded product."""
+    n, k = (-(-side // PADDED_TO) * PADDED_TO for side in (shape.n, shape.k))
+    return 2.0 * shape.rows * n * k
+
+
+def padded_times(gpu: str, of_shapes: Iterable[Shape]) -> dict[Shape, float]:
+    """Return the time in µs of each padded product that others measured."""
+    times = {}
     for shape in of_shapes:
-        n, k = (-(-side // PADDED_TO) * PADDED_TO for side in (shape.n, shape.k))
-        flops[shape] = 2.0 * shape.rows * n * k
-        time = third_party.aligned_us(gpu, shape.rows, n, k)
+        time = third_party.aligned_us(gpu, shape.rows, shape.n, shape.k)
         if time is not None:
             times[shape] = time
-    is_timed = len(times) == len(of_shapes)
-    return (times if is_timed else flops), is_timed
+    return times

@@ -139,9 +139,12 @@ def slowdown_text(cost: Slowdown) -> str:
         stored = f"padded {padded:.2g} ms, as stored an estimated {padded * cost.low:.2g} to "
         stored += f"{padded * cost.high:.2g} ms"
         dense = f", dense {padded * cost.dense:.2g} ms" if cost.dense else ""
+    without = "The host's time, attention"
+    if cost.untimed:
+        without += f", {percent(cost.untimed, 0)} of the arithmetic, which nobody timed,"
     return (
-        f"Products at {tokens} tokens, {shares} by {counted_by}: {stored}{dense}. The host's time, "
-        "attention and all else are not in it."
+        f"Products at {tokens} tokens, {shares} by {counted_by}: {stored}{dense}. {without} and "
+        "all else are not in it."
     )
 
 
