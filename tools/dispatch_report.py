@@ -124,9 +124,9 @@ An engine is a family of kernels, of a number that means nothing in another oper
 how many plans it offers. Products y = x·Wᵀ of 4096 × 4096 × 4096, K contiguous, one side from 4033
 to 4160. PyTorch's cuDNN is another version, and cuBLAS is another library: this is the vendor's
 word on alignment, not the kernel of a product of PyTorch's. The output's own alignment never
-changed cuDNN's engine, but it changes cuBLAS's kernel: of 3,944 kernels in [public traces](traces.md) a rule of
-every dim that lies contiguous in A, B or the result holds in 3,940, one of the operands alone in
-3,701.
+changed cuDNN's engine, but it changes cuBLAS's kernel: of 3,944 kernels in
+[public traces](traces.md) a rule of every dim that lies contiguous in A, B or the result holds in
+3,940, one of the operands alone in 3,701.
 """
 MULTIPLES = (1, 2, 4, 8, 16, 32)
 

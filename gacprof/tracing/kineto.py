@@ -44,7 +44,7 @@ TYPE_NAMES = {
 EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
 PROGRESS = 1_000_000  # events between two words on progress: some seconds
-NO_ID = -1  # stands for a correlation or an external id that an event lacks
+NO_ID = -1  # stands for a correlation that an event lacks
 ROW_BYTES = 16  # what rows have to start at for the widest loads
 
 
@@ -61,12 +61,11 @@ class Span:
 @dataclass
 class Events:
     """Events of a trace that are kept. ``launches`` are (start, correlation, is of a graph) by
-    thread, ``kernels`` (start, name, µs, correlation, external id)."""
+    thread, ``kernels`` (start, name, µs, correlation)."""
 
     spans: dict[object, list[Span]] = field(default_factory=dict)
     launches: dict[object, list[tuple[float, int, bool]]] = field(default_factory=dict)
-    kernels: list[tuple[float, str, float, int, int]] = field(default_factory=list)
-    products: dict[int, RecordedProduct] = field(default_factory=dict)  # by external id
+    kernels: list[tuple[float, str, float, int]] = field(default_factory=list)
     operators: int = 0
 
 
@@ -92,13 +91,9 @@ def read_kineto(path: Path) -> Recording:
         raise MeasurementError(f"{path} is no trace of torch.profiler: it has no events of one")
     callers = callers_of(events)
     launches = []
-    for _, name, us, correlation, external in sorted(events.kernels):
-        caller = callers.get(correlation)
-        if caller is None:  # the launch is not in the file: its operator may be named
-            caller = Caller(events.products.get(external))
-        launches.append(
-            Launch(name, us, 1, caller.product, caller.layer, is_in_graph=caller.is_in_graph)
-        )
+    for _, name, us, correlation in sorted(events.kernels):
+        caller = callers.get(correlation, Caller())
+        launches.append(Launch(name, us, 1, caller.product, caller.layer, caller.is_in_graph))
     return Recording(launches, device, events.operators)
 
 
@@ -147,7 +142,6 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
     kind, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     args = event.get("args") or {}
     start, length = float(event["ts"]), float(event.get("dur") or 0)
-    external = int(args.get("External id", args.get("external id", NO_ID)))
     correlation = int(args.get("correlation", NO_ID))
     if kind in ("cpu_op", "operator"):
         events.operators += 1
@@ -155,8 +149,6 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
         if product is not None:
             span = Span(start, start + length, product)
             events.spans.setdefault(event.get("tid"), []).append(span)
-            if external != NO_ID:
-                events.products[external] = product
     elif kind == "python_function" and name.startswith(MODULE):
         span = Span(start, start + length, module=name.removeprefix(MODULE))
         events.spans.setdefault(event.get("tid"), []).append(span)
@@ -164,7 +156,7 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
         launch = start, correlation, "Graph" in name
         events.launches.setdefault(event.get("tid"), []).append(launch)
     elif kind == "kernel" and length >= 0:
-        events.kernels.append((start, name, length, correlation, external))
+        events.kernels.append((start, name, length, correlation))
 
 
 def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None:
@@ -184,7 +176,6 @@ def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None
         tuple(map(int, strides[place])) if len(strides) > place else () for place in places
     )
     return RecordedProduct(
-        operator=operator.removeprefix("aten::"),
         is_batched=len(x) == 3,
         batch=math.prod(x[:-2]),
         M=x[-2],

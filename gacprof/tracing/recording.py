@@ -16,7 +16,6 @@ class RecordedProduct:
     rows of x or W do not start at multiples of 16 bytes.
     """
 
-    operator: str
     is_batched: bool
     batch: int
     M: int
