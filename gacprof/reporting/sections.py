@@ -114,10 +114,10 @@ def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
     numbers = sorted({str(estimate.groups) for estimate in estimates})
     gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
     text = (
-        f"est.: times as long as with sides padded to multiples of {PADDED_TO}, by what "
-        f"{' or '.join(numbers)} groups measured on {' and '.join(gpus)} at {MIN_ROWS} rows and "
-        f"more, CUDA {CUDA}; four of five further groups' numbers are to be expected within. At "
-        "one row none is known to cost; of the rows between nothing is known."
+        f"est.: times as long as padded to multiples of {PADDED_TO}, by {' or '.join(numbers)} "
+        f"groups' measurements on {' and '.join(gpus)} ({MIN_ROWS} rows and more, CUDA {CUDA}); "
+        "four of five further groups should fall within. At one row no size is known to cost; "
+        "between, nothing is known."
     )
     if any(estimate.basis == "rate" for estimate in estimates):
         text += f" Odd sides: by their kernels' rate beside padded times of {PACKAGE}."
