@@ -18,7 +18,7 @@ from typing import Any, Literal
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import Estimate, Use
-from gacprof.gpus.datasheet import GPUS
+from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels import third_party
 
 TABLE = Path(__file__).with_name("penalties.toml")
@@ -95,7 +95,8 @@ def measured(gpu: str, parity: Parity, quantity: Quantity) -> Sequence[Measureme
 
 def peak_of(gpu: str) -> tuple[str, float | None]:
     """Return the architecture and the 16-bit rate, which decide what misalignment costs."""
-    return GPUS[gpu].arch, GPUS[gpu].tflops.get("bfloat16")
+    facts = gpu_facts(gpu)
+    return facts.arch, facts.tflops.get("bfloat16")
 
 
 def interval_of(values: Sequence[float]) -> tuple[float, float]:

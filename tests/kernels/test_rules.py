@@ -8,8 +8,8 @@ from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answ
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import Gemm
 from gacprof.core.verdicts import Verdicts
-from gacprof.gpus.architectures import tiers_of
-from gacprof.gpus.datasheet import GPUS
+from gacprof.gpus.architectures import ARCHITECTURE_TABLES, tiers_of
+from gacprof.gpus.datasheet import GPU_TABLES, GPUS
 from gacprof.kernels.rules import Rules
 
 GOLDENS = read_golden("rules")
@@ -22,6 +22,16 @@ def test_products_are_judged_as_before(gpu: str) -> None:
         if key.startswith(f"{gpu}|") and is_verdict_frozen(key):
             frozen = answers["verdict"]
             assert verdicts_answer(rules, key, len(frozen)) == frozen, key
+
+
+def test_every_gpu_of_an_architecture_with_tiers_is_judged() -> None:
+    uses = [use_of("N", 4096, 1024, "bfloat16")]
+    names = {**{key: facts.arch for key, facts in GPUS.items()}, **GPU_TABLES["no_sheet"]}
+    for gpu, arch in names.items():
+        if arch in ARCHITECTURE_TABLES["architectures"]:
+            [verdict] = Rules(gpu).judge(uses, [1433])
+            assert verdict.verdict == "misaligned"
+            assert (verdict.estimate is not None) == (gpu in ("h100", "h200"))
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100", "b200"])
