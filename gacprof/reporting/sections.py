@@ -454,12 +454,15 @@ def trace_section(report: TraceReport) -> Section:
         return Section(title, headline)
     shares = {kind: percent(share) for kind, share in report.shares.items()}
     dark = percent(report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0))
+    causes = sorted(report.causes, key=lambda cause: -report.causes[cause])
+    by_cause = ", ".join(f"{cause} {percent(report.causes[cause])}" for cause in causes)
+    by_cause = f" ({by_cause})" if by_cause else ""
     headline = (
         f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
         f"{microseconds(report.us)}, of which {dark} cannot be judged: products of kernels whose "
         f"names tell no alignment ({shares.get('not judged', '0 %')}), names that are not known "
         f"({shares.get('unknown', '0 %')}). {shares.get('misaligned', '0 %')} ran in misaligned "
-        f"kernels; aligned ones would save {percent(report.gain_at_most)} at most"
+        f"kernels{by_cause}; aligned ones would save {percent(report.gain_at_most)} at most"
     )
     if report.gain_like_aligned is not None:
         headline += f", {percent(report.gain_like_aligned)} at the rates of aligned ones here"
@@ -467,7 +470,6 @@ def trace_section(report: TraceReport) -> Section:
     remarks = []
     if len(report.products) > MAX_PRODUCTS:
         remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
-    causes = dict.fromkeys(product.cause for product in report.products)
     remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
     if "weight" in causes:
         model, gpu = report.checkpoint or "MODEL", report.gpu or "GPU"

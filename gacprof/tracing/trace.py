@@ -57,7 +57,8 @@ class MisalignedProduct:
 
 @dataclass(frozen=True)
 class TraceReport:
-    """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time.
+    """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time;
+    ``causes`` are those of the misaligned products.
 
     ``gain_at_most`` is what misaligned products take beyond the data sheet's floor, or all that
     they take where that is not known; ``gain_like_aligned`` what would be won if they came as near
@@ -74,6 +75,7 @@ class TraceReport:
     us: float
     operators: int
     shares: Mapping[Kind, float]
+    causes: Mapping[Cause, float]
     products: tuple[MisalignedProduct, ...]
     gain_at_most: float
     gain_like_aligned: float | None
@@ -132,6 +134,9 @@ def trace(
     shares: dict[Kind, float] = {}
     for run in runs:
         shares[run.kind] = shares.get(run.kind, 0.0) + run.us / total
+    causes: dict[Cause, float] = {}
+    for finding in products:
+        causes[finding.cause] = causes.get(finding.cause, 0.0) + finding.us / total
     gains = [max(0.0, finding.us - (finding.floor_us or 0.0)) for finding in products]
     likely_gains = [
         max(0.0, finding.us - finding.like_aligned_us)
@@ -145,6 +150,7 @@ def trace(
         us=sum(run.us for run in runs),
         operators=recording.operators,
         shares=shares,
+        causes=causes,
         products=tuple(sorted(products, key=lambda finding: -finding.us)),
         gain_at_most=sum(gains) / total,
         gain_like_aligned=sum(likely_gains) / total if likely_gains else None,
