@@ -39,6 +39,8 @@ from gacprof.core.dtypes import MULTIPLIED
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
+WITH_HEAD = re.compile(r"ForCausalLM|LMHead|ForConditionalGeneration|ForMaskedLM")
+
 
 def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) -> Inventory:
     """Return the inventory. Raises :class:`CheckpointError` for factors that do not fit."""
@@ -69,10 +71,19 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
         has_scales=any(linear.is_quantised for linear in linears),
     )
     modules += [_module(inventory, linear) for linear in linears]
-    if contents.config.get("tie_word_embeddings"):
+    if has_tied_head(contents):
         modules += _tied_head(inventory, modules)
     modules.sort(key=lambda module: _order(module.layer, module.role, module.name))
     return replace(inventory, modules=tuple(modules))
+
+
+def has_tied_head(contents: Contents) -> bool:
+    """Tell if a head multiplies by the embedding where no tensor is its own: the config says so, or
+    says nothing and names a class with a head (GPT-2's configs)."""
+    tied = contents.config.get("tie_word_embeddings")
+    if tied is not None:
+        return bool(tied)
+    return any(WITH_HEAD.search(str(name)) for name in contents.config.get("architectures") or ())
 
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
