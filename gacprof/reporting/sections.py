@@ -58,10 +58,12 @@ CAUSES = {
         "of 8, or call scaled_dot_product_attention."
     ),
     "memory": (
-        "Memory: the sizes are aligned, a pointer or rows are off 16 bytes, as in flat buffers of "
+        "Memory: the sizes allow a better kernel; a pointer or rows are off, as in flat buffers of "
         "parameters and slices of matrices. A copy mends it."
     ),
-    "no shape": "No shape: the file says the kernel's name alone.",
+    "no shape": (
+        "No shape: recorded without record_shapes=True, or in a CUDA graph, or names alone."
+    ),
 }
 """What to do, by the cause of a misaligned product in a trace."""
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
@@ -453,16 +455,23 @@ def trace_section(report: TraceReport) -> Section:
         )
         return Section(title, headline)
     shares = {kind: percent(share) for kind, share in report.shares.items()}
-    dark = percent(report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0))
+    dark = report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0)
     causes = sorted(report.causes, key=lambda cause: -report.causes[cause])
     by_cause = ", ".join(f"{cause} {percent(report.causes[cause])}" for cause in causes)
     by_cause = f" ({by_cause})" if by_cause else ""
     headline = (
         f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
-        f"{microseconds(report.us)}, of which {dark} cannot be judged: products of kernels whose "
-        f"names tell no alignment ({shares.get('not judged', '0 %')}), names that are not known "
-        f"({shares.get('unknown', '0 %')}). {shares.get('misaligned', '0 %')} ran in misaligned "
-        f"kernels{by_cause}; aligned ones would save {percent(report.gain_at_most)} at most"
+        f"{microseconds(report.us)}. "
+    )
+    if dark:
+        headline += (
+            f"{percent(dark)} of the time cannot be judged: products whose kernels tell no "
+            f"alignment {shares.get('not judged', '0 %')}, kernels of unknown name "
+            f"{shares.get('unknown', '0 %')}. "
+        )
+    headline += (
+        f"{shares.get('misaligned', '0 %')} surely ran in misaligned kernels{by_cause}; aligned "
+        f"ones in their place would save at most {percent(report.gain_at_most)}"
     )
     if report.gain_like_aligned is not None:
         headline += f", {percent(report.gain_like_aligned)} at the rates of aligned ones here"
@@ -471,11 +480,13 @@ def trace_section(report: TraceReport) -> Section:
     if len(report.products) > MAX_PRODUCTS:
         remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
     remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
-    if "weight" in causes:
-        model, gpu = report.checkpoint or "MODEL", report.gpu or "GPU"
-        named = "" if report.checkpoint else " (--checkpoint MODEL names its dims)"
-        verb = f"gacprof plan {quote(model)} --gpu {quote(gpu)} --objective pad"
-        remarks.append(f"Weights{named}: {verb}.")
+    if any(product.dims for product in report.products):
+        model, gpu = quote(report.checkpoint), quote(report.gpu or "GPU")
+        remarks.append(f"Weights: gacprof plan {model} --gpu {gpu} --objective pad.")
+    elif "weight" in causes and not report.checkpoint:
+        remarks.append("Weights: --checkpoint MODEL names them.")
+    if not any(product.floor_us for product in report.products) and report.products:
+        remarks.append("No floor: the GPU's rates or the sizes are not known; --gpu names a GPU.")
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
     if report.in_graphs:

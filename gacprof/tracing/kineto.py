@@ -43,6 +43,7 @@ TYPE_NAMES = {
 """Element types as Kineto writes them, in small letters."""
 EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
+MAX_LENGTH = 2**40  # of a tensor's side; more is no length
 PROGRESS = 1_000_000  # events between two words on progress: some seconds
 NO_ID = -1  # stands for a correlation that an event lacks
 ROW_BYTES = 16  # what rows have to start at for the widest loads
@@ -82,10 +83,10 @@ def read_kineto(path: Path) -> Recording:
     """Read a trace, ``.json`` or ``.json.gz``. Raises :class:`MeasurementError` for a file that is
     none, or ends within its events."""
     try:
-        device = first_device(path)
+        device = device_of(path)
         events = kept_events(items(path, EVENTS))
     except (ijson.JSONError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        message = str(error).splitlines()[0]
+        message = str(error).splitlines()[0].partition(" b'")[0]
         raise MeasurementError(f"{path} cannot be read as a trace: {message}") from None
     if not events.kernels and not events.operators:
         raise MeasurementError(f"{path} is no trace of torch.profiler: it has no events of one")
@@ -100,7 +101,7 @@ def read_kineto(path: Path) -> Recording:
 def items(path: Path, prefix: str) -> Iterator[Any]:
     """Yield the values at a place of a JSON file. One that is a list holds events alone."""
     with opened(path) as file:
-        is_list = file.read(1) == b"["
+        is_list = file.read(64).lstrip().startswith(b"[")
     if is_list and prefix != EVENTS:
         return
     with opened(path) as file:
@@ -114,12 +115,14 @@ def opened(path: Path) -> BinaryIO:
     return gzip.open(path) if is_packed else path.open("rb")  # type: ignore[return-value]
 
 
-def first_device(path: Path) -> str:
-    """Return the driver's name of the first GPU that a trace lists; empty where it lists none."""
+def device_of(path: Path) -> str:
+    """Return the driver's name of the GPUs that a trace lists; empty where it lists several kinds,
+    or none."""
+    names = set()
     for properties in items(path, "deviceProperties.item"):
-        if isinstance(properties, dict) and properties.get("name"):
-            return str(properties["name"])
-    return ""
+        if isinstance(properties, dict):
+            names.add(str(properties.get("name", "")))
+    return names.pop() if len(names) == 1 else ""
 
 
 def kept_events(source: Iterator[Any]) -> Events:
@@ -132,7 +135,7 @@ def kept_events(source: Iterator[Any]) -> Events:
             continue
         try:
             keep_event(events, event)
-        except (TypeError, ValueError, KeyError):
+        except (AttributeError, TypeError, ValueError, KeyError, OverflowError):
             continue
     return events
 
@@ -141,21 +144,24 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
     """Add an event to those that are kept, if it is a launch, a kernel, a product or a module."""
     kind, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     args = event.get("args") or {}
+    thread = str(event.get("pid")), str(event.get("tid"))
     start, length = float(event["ts"]), float(event.get("dur") or 0)
+    if not 0 <= length < math.inf:
+        return
     correlation = int(args.get("correlation", NO_ID))
     if kind in ("cpu_op", "operator"):
         events.operators += 1
         product = product_of(name, args)
         if product is not None:
             span = Span(start, start + length, product)
-            events.spans.setdefault(event.get("tid"), []).append(span)
+            events.spans.setdefault(thread, []).append(span)
     elif kind == "python_function" and name.startswith(MODULE):
         span = Span(start, start + length, module=name.removeprefix(MODULE))
-        events.spans.setdefault(event.get("tid"), []).append(span)
+        events.spans.setdefault(thread, []).append(span)
     elif kind in ("cuda_runtime", "cuda_driver", "runtime"):
         launch = start, correlation, "Graph" in name
-        events.launches.setdefault(event.get("tid"), []).append(launch)
-    elif kind == "kernel" and length >= 0:
+        events.launches.setdefault(thread, []).append(launch)
+    elif kind == "kernel":
         events.kernels.append((start, name, length, correlation))
 
 
@@ -167,6 +173,8 @@ def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None
         return None
     x, w = (tuple(map(int, shapes[place])) for place in places)
     if len(x) != len(w) or len(x) not in (2, 3) or x[-1] != w[-2]:
+        return None
+    if not all(0 < length <= MAX_LENGTH for length in (*x, *w)):
         return None
     types = args.get("Input type") or []
     word = str(types[places[0]]).lower() if len(types) > places[0] else ""
@@ -199,19 +207,22 @@ def has_short_rows(strides: Sequence[int], itemsize: int) -> bool:
 
 
 def callers_of(events: Events) -> dict[int, Caller]:
-    """Return what each launch was made for, by its correlation id."""
-    callers = {}
+    """Return what each launch was made for, by its correlation id. Of an id that several processes
+    of one trace used nothing is known."""
+    callers: dict[int, Caller] = {}
+    ambiguous = {NO_ID}
     for thread, launches in events.launches.items():
         spans = sorted(events.spans.get(thread, ()), key=lambda span: (span.start, -span.end))
         launches.sort()
-        times = [start for start, _, _ in launches]
-        for (_, correlation, in_graph), around in zip(
-            launches, spans_around(spans, times), strict=True
-        ):
+        all_around = spans_around(spans, [start for start, _, _ in launches])
+        for (_, correlation, in_graph), around in zip(launches, all_around, strict=True):
             products = [span.product for span in around if span.product]
             layer = "/".join([span.module for span in around if span.module][-2:])
-            callers[correlation] = Caller(products[-1] if products else None, layer, in_graph)
-    callers.pop(NO_ID, None)
+            caller = Caller(products[-1] if products else None, layer, in_graph)
+            if callers.setdefault(correlation, caller) != caller:
+                ambiguous.add(correlation)
+    for correlation in ambiguous:
+        callers.pop(correlation, None)
     return callers
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.gpus.datasheet import GpuFacts
-from gacprof.kernels.names import Kernel, parse
+from gacprof.kernels.names import NAME_TABLES, Kernel, parse
 from gacprof.tracing.recording import Launch, RecordedProduct
 
 VECTOR_BYTES = 16  # the widest loads, which the best tier uses
@@ -29,8 +29,9 @@ class Run:
     kernel: Kernel
     product: RecordedProduct | None
     layer: str
-    count: int
-    us: float
+    count: int = 0
+    kernels: int = 0  # with those that complete the product
+    us: float = 0.0
 
     @cached_property
     def kind(self) -> Kind:
@@ -38,13 +39,17 @@ class Run:
         return kind_of_kernel(self.kernel)
 
     @property
-    def lengths_at_fault(self) -> Mapping[str, int]:
-        """The lengths that are no multiple of what the widest load holds, by dim."""
+    def contiguous_lengths(self) -> Mapping[str, int]:
+        """The lengths that a kernel's alignment has to divide, by dim; none without a shape."""
         if self.product is None:
             return {}
-        lengths = {dim: getattr(self.product, dim) for dim in self.kernel.contiguous_dims}
+        return {dim: getattr(self.product, dim) for dim in self.kernel.contiguous_dims}
+
+    @property
+    def lengths_at_fault(self) -> Mapping[str, int]:
+        """The lengths that are no multiple of what the widest load holds, by dim."""
         multiple = best_alignment(self.kernel)
-        return {dim: length for dim, length in lengths.items() if length % multiple}
+        return {dim: n for dim, n in self.contiguous_lengths.items() if n % multiple}
 
     def floor_us(self, facts: GpuFacts | None) -> float | None:
         """What all runs take at the data sheet's rates, by arithmetic or by bytes; None where the
@@ -62,14 +67,30 @@ class Run:
 
 
 def runs_of(launches: Iterable[Launch]) -> list[Run]:
-    """Return the launches, those of one product in kernels of one tier together."""
+    """Return the launches, those of one product in kernels of one tier together. A kernel that
+    completes a product, as the sum of split K does, is a part of its run."""
     runs: dict[object, Run] = {}
+    key: object = None
     for launch in launches:
         kernel = parse(launch.kernel)
+        last = runs.get(key)
+        if last and launch.product and launch.product == last.product and completes(kernel, last):
+            runs[key] = replace(last, us=last.us + launch.us, kernels=last.kernels + launch.count)
+            continue
         key = kernel.mechanism, kernel.role, kernel.layout, launch.product
-        run = runs.get(key) or Run(kernel, launch.product, launch.layer, 0, 0.0)
-        runs[key] = replace(run, count=run.count + launch.count, us=run.us + launch.us)
+        run = runs.get(key) or Run(kernel, launch.product, launch.layer)
+        runs[key] = replace(
+            run,
+            count=run.count + launch.count,
+            kernels=run.kernels + launch.count,
+            us=run.us + launch.us,
+        )
     return list(runs.values())
+
+
+def completes(kernel: Kernel, run: Run) -> bool:
+    """Tell if a kernel completes the work of a run's."""
+    return run.kernel.role in NAME_TABLES["completes"].get(kernel.role, ())
 
 
 def kind_of_kernel(kernel: Kernel) -> Kind:
@@ -84,8 +105,8 @@ def kind_of_kernel(kernel: Kernel) -> Kind:
         return "other"
     if kernel.role == "gemm" and kernel.math in NO_TIERS:
         return "no tiers"
-    if kernel.family == "nvjet":  # rows come by TMA, whose strides are multiples of 16 bytes
-        return "aligned"
+    if kernel.family == "nvjet" and "_align" not in kernel.name:
+        return "aligned"  # rows come by TMA, whose strides are multiples of 16 bytes
     if kernel.role == "convolution" or kernel.dtype is None or kernel.alignment is None:
         return "not judged"
     return "aligned" if kernel.alignment >= best_alignment(kernel) else "misaligned"

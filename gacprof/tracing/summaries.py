@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 from gacprof.core.errors import MeasurementError
@@ -13,19 +14,31 @@ NSYS_STATS = "nsys stats --report cuda_gpu_kern_sum --format csv"
 
 
 def read_nsys(path: Path) -> Recording:
-    """Read a kernel summary of Nsight Systems. Raises :class:`MeasurementError` for another file,
-    and one whose numbers are none."""
+    """Read a kernel summary of Nsight Systems, whatever stands around its table. Raises
+    :class:`MeasurementError` for another file, and for a row without a time."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        lines = iter(file)
-        header = next((line for line in lines if NAME in line and TOTAL in line), "")
-        columns = next(csv.reader([header]), [])
-        rows = list(csv.DictReader(lines, columns))
-    if COUNT not in columns or not rows:
-        raise MeasurementError(f"{path} is no kernel summary: write one by {NSYS_STATS}")
-    try:
-        launches = [Launch(row[NAME], float(row[TOTAL]) / 1e3, int(row[COUNT])) for row in rows]
-    except (TypeError, ValueError) as error:
-        raise MeasurementError(f"{path} cannot be read as a kernel summary: {error}") from None
+        try:
+            lines = list(csv.reader(file))
+        except csv.Error:  # no text
+            lines = []
+    starts = [i for i, columns in enumerate(lines) if {NAME, TOTAL, COUNT} <= set(columns)]
+    if not starts:
+        raise MeasurementError(
+            f"{path} is no kernel summary with times in ns: write one by {NSYS_STATS}"
+        )
+    columns = lines[starts[0]]
+    launches = []
+    for number, line in enumerate(lines[starts[0] + 1 :], starts[0] + 2):
+        if len(line) < len(columns):
+            continue  # empty, or text behind the table
+        row = dict(zip(columns, line, strict=False))
+        try:
+            us, count = float(row[TOTAL]) / 1e3, int(float(row[COUNT]))
+        except (ValueError, OverflowError):
+            us, count = math.nan, 0
+        if not (0 <= us < math.inf and count > 0):
+            raise MeasurementError(f"{path}, line {number}: {TOTAL} or {COUNT} is no number")
+        launches.append(Launch(row[NAME], us, count))
     return Recording(launches)
 
 

@@ -12,16 +12,18 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import ConfigError, MeasurementError
 from gacprof.gpus.datasheet import GpuFacts, gpu_facts
-from gacprof.tracing.recording import Recording
-from gacprof.tracing.runs import Kind, Run, best_alignment, runs_of
+from gacprof.tracing.recording import RecordedProduct, Recording
+from gacprof.tracing.runs import VECTOR_BYTES, Kind, Run, best_alignment, runs_of
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
 from gacprof.workload.products import Product
 
 MIN_GAIN = 0.02  # of the GPU's time: what is worth a finding
-VOCABULARY = 20_000
-"""A weight's side from it on is called a vocabulary where no checkpoint tells: BERT's 30,522 words
-are few."""
+VOCABULARY = 30_000
+"""A weight's side from it on is called a vocabulary where no checkpoint tells: BERT has 30,522
+words, the MLP of a Llama of 70 billion parameters a width of 28,672."""
 MAX_HEAD_DIM = 512  # of known families; a longer side of stacked products is a number of tokens
+LOAD_BYTES = (16, 4, 2, 1)  # of the loads that kernels are made for
+COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
 LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
 Cause = Literal["weight", "vocabulary", "tokens", "memory", "no shape"]
@@ -62,7 +64,7 @@ class TraceReport:
 
     ``gain_at_most`` is what misaligned products take beyond the data sheet's floor, or all that
     they take where that is not known; ``gain_like_aligned`` what would be won if they came as near
-    it as aligned products of like size (None: there are none). ``in_graphs`` is the share of CUDA
+    it as aligned products of like size (None: most have none). ``in_graphs`` is the share of CUDA
     graphs, whose kernels have no shapes. Of the ``weight_products`` that have a shape ``matched``
     have the lengths of the checkpoint's weights. ``operators`` counts those of the host.
     """
@@ -106,7 +108,7 @@ def trace(
     checkpoint
         The model that ran: its dims are named by the lengths of the products.
     gpu
-        The GPU that ran it, such as h100, where the trace names none.
+        The GPU that ran it, such as h100, where the trace names none that is known.
 
     Returns
     -------
@@ -121,7 +123,7 @@ def trace(
     facts = facts_of(recording.device, gpu)
     runs = runs_of(recording.launches)
     weights = None if checkpoint is None else checkpoint_products(inventory_of(checkpoint))
-    of_weights = weight_runs(runs)
+    of_weights = weight_runs(runs, weights)
     products = []
     for run in runs:
         if run.kind == "misaligned":
@@ -138,22 +140,17 @@ def trace(
     for finding in products:
         causes[finding.cause] = causes.get(finding.cause, 0.0) + finding.us / total
     gains = [max(0.0, finding.us - (finding.floor_us or 0.0)) for finding in products]
-    likely_gains = [
-        max(0.0, finding.us - finding.like_aligned_us)
-        for finding in products
-        if finding.like_aligned_us is not None
-    ]
     return TraceReport(
         trace=str(path),
         gpu=recording.device or (facts.name if facts else ""),
-        kernels=sum(run.count for run in runs),
+        kernels=sum(run.kernels for run in runs),
         us=sum(run.us for run in runs),
         operators=recording.operators,
         shares=shares,
         causes=causes,
         products=tuple(sorted(products, key=lambda finding: -finding.us)),
         gain_at_most=sum(gains) / total,
-        gain_like_aligned=sum(likely_gains) / total if likely_gains else None,
+        gain_like_aligned=gain_like_aligned(products, total),
         in_graphs=sum(launch.us for launch in recording.launches if launch.is_in_graph) / total,
         weight_products=sum(run.count for run in of_weights),
         matched=matched,
@@ -177,18 +174,17 @@ def read_recording(path: Path) -> Recording:
 
 
 def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
-    """Return the data sheet of the GPU that a trace names, else of the one that the user names."""
-    recorded = None
-    if device:
-        try:
-            recorded = gpu_facts(device)
-        except ConfigError:  # no data sheet: floors are not known
-            recorded = None
+    """Return the data sheet of the GPU that a trace names; the user names one that it has not."""
+    try:
+        recorded = gpu_facts(device) if device else None
+    except ConfigError:  # no data sheet
+        recorded = None
     if gpu is None:
         return recorded
-    if device and gpu_facts(gpu) != recorded:
+    named = gpu_facts(gpu)
+    if recorded not in (None, named):
         raise ConfigError(f"the trace was recorded on {device}, not on {gpu}: leave --gpu out")
-    return gpu_facts(gpu)
+    return named
 
 
 def finding_on(
@@ -221,17 +217,52 @@ def cause_of(run: Run, runs: Sequence[Run], candidates: Sequence[Product]) -> Ca
     """Return why a product ran misaligned; the checkpoint has ``candidates`` of its lengths."""
     if run.product is None:
         return "no shape"
-    if not run.lengths_at_fault:
+    if allowed_alignment(run) > (run.kernel.alignment or 1):
         return "memory"
     # The length with the fewest factors of 2 decides which kernel serves.
-    length = min(run.lengths_at_fault.values(), key=lambda length: length & -length)
+    lengths = run.lengths_at_fault
+    length = min(lengths.values(), key=lambda length: length & -length)
     if candidates:
         is_vocabulary = all(candidate.role.kind == "vocab" for candidate in candidates)
         return "vocabulary" if is_vocabulary else "weight"
     if not run.product.is_batched:
         return "vocabulary" if length >= VOCABULARY else "weight"
-    rows = {other.product.M for other in runs if other.product and other.product.is_batched}
-    return "tokens" if length in rows or length > MAX_HEAD_DIM else "weight"
+    return "tokens" if is_token_count(run.product, length, runs) else "weight"
+
+
+def allowed_alignment(run: Run) -> int:
+    """Return the elements that the kernel's rows could be a multiple of by the sizes alone."""
+    itemsize = VECTOR_BYTES // best_alignment(run.kernel)
+    for nbytes in LOAD_BYTES:
+        if all(length * itemsize % nbytes == 0 for length in run.contiguous_lengths.values()):
+            return max(1, nbytes // itemsize)
+    return 1
+
+
+def is_token_count(product: RecordedProduct, length: int, runs: Sequence[Run]) -> bool:
+    """Tell if a side of stacked matrices is a number of tokens: one has so many rows, or it meets a
+    head_dim. A head_dim meets a number of tokens; both sides of experts' weights are long."""
+    stacked = [run.product for run in runs if run.product and run.product.is_batched]
+    rows = {other.M for other in stacked}
+    if length in rows:
+        return True
+    if (product.K if length == product.N else product.N) > MAX_HEAD_DIM:
+        return False
+    head_dims = {other.K for other in stacked if other.N in rows}
+    head_dims |= {other.N for other in stacked if other.K in rows}
+    return length not in head_dims
+
+
+def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> float | None:
+    """Return the share that would be won at the rates of aligned products; None where too many have
+    none of like size."""
+    gain = compared = 0.0
+    for finding in products:
+        if finding.like_aligned_us is not None:
+            gain += max(0.0, finding.us - finding.like_aligned_us) / total
+            compared += finding.us
+    is_enough = compared > COMPARED * sum(finding.us for finding in products)
+    return gain if is_enough else None
 
 
 def like_aligned_us(
@@ -242,7 +273,7 @@ def like_aligned_us(
     nearness = []
     for other in runs:
         floor = other.floor_us(facts)
-        if floor is None or other.product is None or other.kind != "aligned":
+        if floor is None or other.product is None or other.kind != "aligned" or not other.us:
             continue
         ratio = other.product.flops / run.product.flops
         if other.kernel.dtype == run.kernel.dtype and 1 / LIKE <= ratio <= LIKE:

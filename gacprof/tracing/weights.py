@@ -14,14 +14,6 @@ FUSED = frozenset({"qkv", "gate_up"})  # what engines multiply as one
 AXES: Sequence[Axis] = ("N", "K")
 
 
-def weight_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return the products of a matrix and a weight, in a training trace those of the forward pass:
-    gradients (nn, nt) may have the lengths of another weight."""
-    flat = [run for run in runs if run.product is not None and not run.product.is_batched]
-    is_training = any(run.kernel.layout == "nt" for run in flat)
-    return [run for run in flat if not is_training or run.kernel.layout not in ("nn", "nt")]
-
-
 @dataclass(frozen=True, eq=False)
 class CheckpointProducts:
     """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them."""
@@ -30,8 +22,11 @@ class CheckpointProducts:
     by_lengths: dict[tuple[int | None, int | None], list[Product]]
 
     def of(self, product: RecordedProduct | None) -> Sequence[Product]:
-        """Return those of a product's lengths; none where no shape was recorded."""
-        return self.by_lengths.get((product.N, product.K), ()) if product else ()
+        """Return those of a product's lengths; stacked matrices are weights of experts alone."""
+        if product is None:
+            return ()
+        products = self.by_lengths.get((product.N, product.K), ())
+        return [p for p in products if p.role.kind == "expert" or not product.is_batched]
 
     def dims(self, products: Iterable[Product], lengths: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the dims that feed these lengths (N, K) of products."""
@@ -47,10 +42,21 @@ def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
     """Return what one GPU multiplies of a checkpoint."""
     by_lengths: dict[tuple[int | None, int | None], list[Product]] = {}
     model = Products(inventory, {1: 1.0})
-    for fused in (model.fused, model.fused | FUSED):
+    for fused in (frozenset[str](), model.fused | FUSED):
         model.fused = fused
         for product in model.on_device(inventory.modules):
             same = by_lengths.setdefault((product.N, product.K), [])
             if product not in same:
                 same.append(product)
     return CheckpointProducts(inventory, by_lengths)
+
+
+def weight_runs(runs: Sequence[Run], weights: CheckpointProducts | None) -> list[Run]:
+    """Return the products of a matrix and a weight: in a training trace those of the forward pass,
+    for gradients (nn, nt) may have the lengths of another weight. Stacked matrices are weights
+    where the checkpoint has experts of these lengths."""
+    flat = [run for run in runs if run.product and not run.product.is_batched]
+    stacked = [run for run in runs if run.product and run.product.is_batched]
+    is_training = any(run.kernel.layout == "nt" for run in flat)
+    forward = [run for run in flat if not is_training or run.kernel.layout not in ("nn", "nt")]
+    return forward + [run for run in stacked if weights and weights.of(run.product)]

@@ -153,6 +153,103 @@ def test_weight_gradients_have_their_own_sides(tmp_path: Path) -> None:
     assert product.cause == "weight"
 
 
+@pytest.mark.parametrize(
+    "shapes, layout, cause",
+    [
+        ([[16, 4096, 64], [16, 64, 77]], "tn", "tokens"),  # of a text that an image attends to
+        ([[16, 4096, 77], [16, 77, 64]], "nn", "tokens"),
+        ([[32, 4, 128], [32, 128, 301]], "tn", "tokens"),  # of a cache
+        ([[16, 512, 107], [16, 107, 512]], "tn", "weight"),  # a head_dim
+        ([[8, 37, 4096], [8, 4096, 1405]], "tn", "weight"),  # of experts
+    ],
+)
+def test_sides_of_stacked_matrices(
+    shapes: list[list[int]], layout: str, cause: str, tmp_path: Path
+) -> None:
+    file = TraceFile()
+    file.call("aten::bmm", shapes, ALIGN1.format(layout), 9)
+    [product] = trace(file.write(tmp_path / "trace.json")).products
+    assert product.cause == cause
+
+
+def test_a_kernel_below_what_its_sizes_allow_is_a_matter_of_memory(tmp_path: Path) -> None:
+    file = TraceFile()
+    file.call("aten::addmm", linear(512, 4096, 4098), ALIGN1.format("tn"), 9)
+    [product] = trace(file.write(tmp_path / "trace.json")).products
+    assert product.cause == "memory"
+    assert product.at_fault == {"K": 4098}
+
+
+def test_an_id_of_two_processes_has_no_shape(tmp_path: Path) -> None:
+    file = TraceFile()
+    for n in (1433, 107):
+        file.events += [{**event, "pid": n} for event in of_one_call(n)]
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert [product.cause for product in report.products] == ["no shape"]
+
+
+def of_one_call(n: int) -> list[dict[str, Any]]:
+    """The events of one product, of a process of its own."""
+    file = TraceFile()
+    file.call("aten::addmm", linear(512, n, 4096), ALIGN1.format("tn"), 9)
+    return file.events
+
+
+def test_gpus_of_several_kinds_have_no_common_floor(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    devices = [{"name": "NVIDIA GeForce RTX 4090"}, {"name": H100}]
+    path.write_text(json.dumps({"deviceProperties": devices, "traceEvents": of_one_call(1433)}))
+    report = trace(path)
+    assert report.gpu == ""
+    assert [product.floor_us for product in report.products] == [None]
+    assert trace(path, gpu="h100").products[0].floor_us is not None
+
+
+def test_the_sum_of_split_k_is_a_part_of_its_product(tmp_path: Path) -> None:
+    file = TraceFile()
+    file.call("aten::mm", [[512, 4096], [4096, 107]], ALIGN1.format("tn"), 40)
+    number = file.events[-1]["args"]["correlation"] + 1
+    reduction = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
+    file.add("cuda_runtime", "cudaLaunchKernel", file.time + 8, 1, correlation=number)
+    file.add("kernel", reduction, file.time + 6000, 10, tid=7, correlation=number)
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert report.kernels == 2
+    assert report.shares == {"misaligned": 1.0}
+    assert [(product.count, product.us) for product in report.products] == [(1, 50)]
+
+
+def test_few_like_products_speak_for_none(tmp_path: Path) -> None:
+    file = TraceFile()
+    file.call("aten::addmm", linear(512, 512, 512), ALIGNED, 9)
+    file.call("aten::addmm", linear(512, 511, 512), ALIGN1.format("tn"), 10)
+    file.call("aten::addmm", linear(8192, 8191, 8192), ALIGN1.format("tn"), 9000)
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert report.gain_like_aligned is None
+    assert report.gain_at_most > 0.8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dur": 0},
+        {"dur": -5},
+        {"dur": "inf"},
+        {"args": [1]},
+        {"args": {"Input Dims": [[512, 0], [0, 107]]}},
+        {"args": {"Input Dims": [["9" * 400, 8], [8, 8]]}},
+        {"args": {"Input Dims": 5}},
+    ],
+)
+def test_events_of_nonsense_are_passed_by(change: dict[str, Any], tmp_path: Path) -> None:
+    file = TraceFile()
+    for kernel in (ALIGNED, ALIGN1.format("tn")):
+        file.call("aten::mm", [[512, 4096], [4096, 107]], kernel, 10)
+    file.events = [{**event, **change} for event in file.events] + file.events
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert report.us >= 20
+    assert 0 <= report.gain_at_most <= 1
+
+
 def test_gradients_name_no_weights(tmp_path: Path) -> None:
     """A gradient of gate (N and K exchanged) has the lengths of down."""
     file = TraceFile()
@@ -212,6 +309,14 @@ def test_a_summary_of_nsight_systems_has_names_alone(tmp_path: Path) -> None:
     assert report.us == 4000
     assert [product.cause for product in report.products] == ["no shape"]
     assert report.gain_at_most == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("total", ["nan", "inf", "-3", "", "9 ms"])
+def test_a_summary_without_times_is_refused(total: str, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.csv"
+    path.write_text(f'"Total Time (ns)","Instances","Name"\n{total},1,"{ALIGN2}"\n')
+    with pytest.raises(MeasurementError, match=r"kernels\.csv"):
+        trace(path)
 
 
 def test_a_report_of_nsight_compute_has_names_and_ranges(
