@@ -76,10 +76,11 @@ def explain(
         from gacprof.kernels.dispatch import SCOPE, refuse_uneven_heads
         from gacprof.kernels.rules import Rules
 
-        refuse_uneven_heads(heads, kv_heads or heads)
+        kv_heads = heads if kv_heads is None else kv_heads
+        refuse_uneven_heads(heads, kv_heads)
         if isinstance(size_source, Rules):
             warnings = (f"Causal prefill of one sequence of 1024 tokens. {SCOPE}",)
-        shape = heads, kv_heads or heads, used_dtype
+        shape = heads, kv_heads, used_dtype
         # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:

@@ -9,12 +9,10 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
 from gacprof.core.sizes import SizeSource
+from gacprof.kernels.attention import ATTENTION_DTYPES
 from gacprof.workload.deployment import Tokens, workload
 from gacprof.workload.products import Products, plain_dtype
 from gacprof.workload.sharing import Sharing
-
-ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
-"""What PyTorch's attention and norms are computed in, also beside 8-bit products."""
 
 NOT_ASKED = "unknown, the dispatcher was not asked"
 """Of a size or type beyond those of a dispatch table."""
@@ -94,4 +92,4 @@ def kernel_lines(sharing: Sharing, source: SizeSource, dtype: str) -> tuple[str,
     for length in sorted(lengths):
         kernel = table.rows("rms_norm", length, dtype=dtype)
         lines.append(f"  rms_norm over {length} in {dtype}: {kernel or NOT_ASKED}")
-    return tuple(lines)
+    return tuple(lines) if len(lines) > 1 else ()

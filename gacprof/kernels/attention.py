@@ -26,6 +26,8 @@ from gacprof.kernels.dispatch import (
 from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
+ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
+"""Types of tensors that are judged; tf32 is of float32 tensors, to attention the same."""
 MAX_SWEPT = 256
 REACH = 64  # how far above a head_dim a better one is looked for: templates are as far apart
 QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")

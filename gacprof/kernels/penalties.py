@@ -27,6 +27,8 @@ MIN_ROWS: int = MEASURED["rows"]
 MIN_SIDE: int = MEASURED["side"]
 MIN_GROUPS: int = MEASURED["groups"]
 CUDA: str = MEASURED["cuda"]
+ONE_ROW: float = MEASURED["one_row"]
+TILE: int = MEASURED["tile"]
 PADDED_TO = 8
 STUDENT_80 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440)
 """Quantiles of Student's t by degrees of freedom, from 1: 80 % lie within."""
@@ -58,7 +60,7 @@ def estimate(gpu: str, dtype: str, rows: int, n: int, k: int) -> Estimate | None
     if parity == "aligned" or not is_measured:
         return None
     rates, ratios = measured(gpu, parity, "tflops"), measured(gpu, parity, "ratio")
-    if len(rates) >= MIN_GROUPS:
+    if len(rates) >= MIN_GROUPS and fills(gpu, rows, n):
         padded_us = third_party.aligned_us(gpu, rows, n, k)
         if padded_us is not None:
             low, high = interval_of([rate for _, rate in rates])
@@ -69,6 +71,12 @@ def estimate(gpu: str, dtype: str, rows: int, n: int, k: int) -> Estimate | None
     if len(ratios) >= MIN_GROUPS:
         return rounded(*interval_of([ratio for _, ratio in ratios]), ratios, "ratio")
     return None
+
+
+def fills(gpu: str, rows: int, n: int) -> bool:
+    """Tell if a product keeps enough of a GPU busy for its kernel to reach its rate."""
+    tiles = -(-rows // TILE) * -(-n // TILE)
+    return 2 * tiles >= (gpu_facts(gpu).sms or 0)
 
 
 def worst_estimate(gpu: str, uses: Iterable[Use], size: int) -> Estimate | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import gcd, lcm
 from typing import TYPE_CHECKING
 
-from gacprof.core.dtypes import compute_dtype
+from gacprof.core.dtypes import STORED_AS, compute_dtype
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use
 from gacprof.gpus.architectures import tiers_of
 from gacprof.gpus.datasheet import gpu_facts
@@ -71,7 +71,11 @@ class Rules:
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
         """The verdict on an attention's head_dim, in causal prefill without a mask."""
+        stored = STORED_AS[compute_dtype(dtype)]
+        if stored not in attention.ATTENTION_DTYPES:
+            reason = f"PyTorch's attention takes no {stored}"
+            return SizeVerdict(head_dim, "unknown", reason=reason, cause="unserved")
         call = attention.AttentionCall(
-            self.name, self.arch, self.torch, compute_dtype(dtype), head_dim, heads, kv_heads
+            self.name, self.arch, self.torch, stored, head_dim, heads, kv_heads
         )
         return attention.judge_head_dim(call)

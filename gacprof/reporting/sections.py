@@ -19,7 +19,7 @@ from gacprof.core.formatting import (
 )
 from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
-from gacprof.kernels.penalties import CUDA, MIN_ROWS, PADDED_TO
+from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
     text = (
         f"est.: times as long as padded to multiples of {PADDED_TO}, by {' or '.join(numbers)} "
         f"groups' measurements on {' and '.join(gpus)} ({MIN_ROWS} rows and more, CUDA {CUDA}); "
-        "four of five further groups should fall within. At one row no size is known to cost; "
-        "between, nothing is known."
+        f"four of five further groups should fall within. At one row at most ×{ONE_ROW} was seen "
+        "(A100); between, nothing is known."
     )
     if any(estimate.basis == "rate" for estimate in estimates):
         text += f" Odd sides: by their kernels' rate beside padded times of {PACKAGE}."
@@ -133,14 +133,14 @@ def slowdown_text(cost: Slowdown) -> str:
     if cost.unknown:
         shares += f", {percent(cost.unknown, 0)} misaligned of unknown cost and counted as padded"
     stored = f"as stored an estimated ×{cost.low:.2g} to {cost.high:.2g} of the padded model's"
-    dense = f", the dense model's ×{cost.dense:.2g}" if cost.dense else ""
+    dense = f", the dense model's, padded too, ×{cost.dense:.2g}" if cost.dense else ""
     counted_by = "arithmetic"
     if cost.padded_us is not None:
         counted_by = f"{PACKAGE}'s times of padded products"
         padded = cost.padded_us / 1e3
         stored = f"padded {padded:.2g} ms, as stored an estimated {padded * cost.low:.2g} to "
         stored += f"{padded * cost.high:.2g} ms"
-        dense = f", dense {padded * cost.dense:.2g} ms" if cost.dense else ""
+        dense = f", dense and padded {padded * cost.dense:.2g} ms" if cost.dense else ""
     without = "The host's time, attention"
     if cost.untimed:
         without += f", {percent(cost.untimed, 0)} of the arithmetic, which nobody timed,"
@@ -181,7 +181,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     if diagnosis.slowdown is not None:
         remarks.append(slowdown_text(diagnosis.slowdown))
     if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
-        remarks.append("At one row no misaligned size is known to cost.")
+        remarks.append(f"At one row misaligned sizes cost at most ×{ONE_ROW} (A100, others).")
     remarks += total_text("Products as they are", diagnosis.latency_us)
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
