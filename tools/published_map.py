@@ -24,11 +24,11 @@ from statistics import NormalDist
 import numpy as np
 
 from gacprof.cliffmap.build import judged_axis
-from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, MapWarning, with_bound
 from gacprof.cliffmap.fit import Fit
-from gacprof.cliffmap.judge import INTERVAL_LEVEL, quantile, significant, verdict_of
+from gacprof.cliffmap.judge import INTERVAL_LEVEL, quantile, significant
 from gacprof.core.points import Axis, Environment, Flag
-from gacprof.core.sizes import TOLERANCE, Interval, SizeVerdict
+from gacprof.core.sizes import TOLERANCE, Interval
 
 PROVENANCE = "published (arXiv 2604.09595, CC BY 4.0), not measured here"
 CITATION = (
@@ -227,16 +227,12 @@ def host_bound(curve: Curve, others_us: float) -> Curve:
     best = min(verdict.latency_us.value for verdict in curve.sizes if verdict.latency_us)
     verdicts = []
     for verdict in curve.sizes:
-        penalty, latency = verdict.penalty, verdict.latency_us
-        assert penalty is not None and latency is not None
+        latency = verdict.latency_us
+        assert latency is not None
         if latency.value <= AT_THE_FLOOR * best:
             latency = replace(latency, low=others_us)
-        penalty = replace(penalty, high=significant((1 + penalty.high) * best / others_us - 1))
-        answer = verdict_of(penalty, TOLERANCE)
-        reason, cause = verdict.reason, verdict.cause
-        if answer != verdict.verdict:
-            reason, cause = "the host may hide what is better", "noise"
-        verdicts.append(SizeVerdict(verdict.size, answer, penalty, latency, reason, cause=cause))
+        bounded = with_bound(verdict, best / others_us, TOLERANCE)
+        verdicts.append(replace(bounded, latency_us=latency))
     return replace(curve, sizes=tuple(verdicts))
 
 

@@ -11,7 +11,14 @@ from math import hypot, inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from gacprof.cliffmap.judge import INTERVAL_LEVEL, is_supported, judge_sizes, quantile
+from gacprof.cliffmap.judge import (
+    INTERVAL_LEVEL,
+    is_supported,
+    judge_sizes,
+    quantile,
+    significant,
+    verdict_of,
+)
 from gacprof.core.errors import MapError
 from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 MAP_FILE = "cliffmap.json"
+MIN_BOUND = 1.01  # less is rounding
 MAPS = Path(__file__).parents[1] / "maps"
 
 REQUIRED_DIMS = {"linear": frozenset("MNK")}
@@ -245,6 +253,7 @@ class CliffMap:
         summed: dict[int, SizeVerdict] = {}
         totals: dict[int, float] = {}
         errors = []
+        least: dict[int, float] = {}
         for size in sorted(set(columns[0]).intersection(*columns[1:])):
             verdicts = [column[size] for column in columns]
             times = [v.latency_us for v in verdicts if v.latency_us is not None]
@@ -252,12 +261,21 @@ class CliffMap:
                 summed[size] = min(verdicts, key=lambda v: v.latency_us is not None)
                 continue
             totals[size] = sum(time.value for time in times)
-            # Errors are independent between curves.
-            width = hypot(*(time.high - time.low for time in times)) / 2
-            errors.append(width / totals[size] / quantile(INTERVAL_LEVEL))
+            # Noise reaches as far down as up, in logarithms, and is independent between curves.
+            # What reaches further down is a bound of the host, which all curves have at once.
+            width = hypot(*(time.high - time.value for time in times)) / totals[size]
+            errors.append(width / quantile(INTERVAL_LEVEL))
+            least[size] = sum(time.low * time.high / time.value for time in times)
         logs = [log(total) for total in totals.values()]
-        summed_verdicts = judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)
-        summed |= {verdict.size: verdict for verdict in summed_verdicts}
+        bound = 1.0
+        for verdict in reversed(judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)):
+            by_host = totals[verdict.size] / least[verdict.size]
+            bound = max(bound, by_host)
+            bounded = with_bound(verdict, bound, self.tolerance)
+            if by_host >= MIN_BOUND and bounded.latency_us is not None:
+                low = significant(bounded.latency_us.low / by_host)
+                bounded = replace(bounded, latency_us=replace(bounded.latency_us, low=low))
+            summed[verdict.size] = bounded
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:
@@ -270,6 +288,18 @@ class CliffMap:
                 lack = f"no curve of linear over {axis} {use.dtype}"
                 return f"{lack}: {advice(self)}"
         return f"the size was not measured in all products: {advice(self)}"
+
+
+def with_bound(verdict: SizeVerdict, bound: float, tolerance: float) -> SizeVerdict:
+    """A verdict where larger sizes may take ``bound`` times less than they were seen to take."""
+    if bound < MIN_BOUND or verdict.penalty is None:
+        return verdict
+    penalty = replace(verdict.penalty, high=significant((1 + verdict.penalty.high) * bound - 1))
+    answer = verdict_of(penalty, tolerance)
+    if answer == verdict.verdict:
+        return replace(verdict, penalty=penalty)
+    reason = "the host may hide what is better"
+    return replace(verdict, verdict=answer, penalty=penalty, reason=reason, cause="noise")
 
 
 def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]:

@@ -69,7 +69,7 @@ def judge_sizes(
         penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
         verdict = verdict_of(penalty, tolerance)
         reason, cause = "", CAUSES[verdict]
-        if verdict == "safe" and not compared[place]:
+        if verdict != "misaligned" and not compared[place]:
             verdict, reason, cause = "undecided", NOT_COMPARABLE, "not_comparable"
         half = half_width * error[i]
         latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))

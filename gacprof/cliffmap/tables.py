@@ -54,7 +54,7 @@ def candidates(
     Raises
     ------
     MapError
-        Where a map has no such curve around the size, or several.
+        Where a map has no such curve around the size, or several; where none of it is safe.
     """
     if isinstance(maps, CliffMap | str | Path):
         maps = [maps]
@@ -65,6 +65,9 @@ def candidates(
         curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, others))
         columns.append({v.size: v for v in curve.sizes if v.verdict == "safe"})
     common = sorted(set(columns[0]).intersection(*columns[1:]))
+    if not common:
+        names = " and ".join(str(getattr(source, "name", source)) for source in maps)
+        raise MapError(f"no size of {operator} {dim} is safe by {names}: gacprof map show has why")
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]
     chosen = smaller[max(0, len(smaller) - below) :] + larger[:above]

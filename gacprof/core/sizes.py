@@ -100,7 +100,7 @@ class SizeVerdict:
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
     """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
     within the source's tolerance; or undecided by a source without latencies."""
-    if verdict.verdict != "undecided":
+    if verdict.verdict != "undecided" or verdict.cause == "not_comparable":
         return verdict.verdict == "safe"
     penalty = verdict.penalty
     return penalty is None or penalty.value <= tolerance < penalty.high

@@ -19,10 +19,12 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
+from gacprof.cliffmap.tables import candidates
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
-from gacprof.workload.products import Products
+from gacprof.diagnosing.explain import explain
+from gacprof.workload.products import Products, side_uses
 
 TESTS = Path(__file__).parents[1]
 ASVD = TESTS / "fixtures" / "checkpoints" / "asvd_mha_r1"
@@ -100,6 +102,26 @@ def test_where_the_host_may_bound_the_best_sizes_penalties_are_open_upwards() ->
     odd, even, aligned = cliff_map.judge(uses, [4041, 4042, 4048])
     assert (odd.verdict, even.verdict) == ("misaligned", "misaligned")
     assert aligned.verdict == "undecided", "a sum knows no more than its products"
+
+
+def test_sums_keep_what_the_host_may_hide() -> None:
+    cliff_map = load_map("h100-published")
+    [k_use], [n_use] = (side_uses(axis, 4096, {512: 1}, "float16") for axis in ("K", "N"))
+    for size in (4090, 4096):
+        single = [cliff_map.judge([use], [size])[0] for use in (k_use, n_use)]
+        summed = cliff_map.judge([k_use, n_use], [size])[0]
+        highs = [verdict.penalty.high for verdict in single]
+        assert min(highs) * 0.95 <= summed.penalty.high <= max(highs)
+        assert summed.verdict == single[0].verdict == single[1].verdict
+
+
+def test_no_candidate_is_a_refusal() -> None:
+    with pytest.raises(MapError, match="safe"):
+        candidates(4095, "h100-published", dim="K")
+
+
+def test_what_was_not_compared_is_no_better_size() -> None:
+    assert explain(4096, "h100-published", dim="K", tokens=[512]).better is None
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h100"])

@@ -166,5 +166,7 @@ class PenaltyTables(TypedDict):
     side: int
     groups: int
     cuda: str
+    one_row: float
+    tile: int
     odd: list[PenaltyRow]
     even: list[PenaltyRow]
