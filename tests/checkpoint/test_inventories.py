@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tiny_models import tiny_model
 from tool_checkpoints import plain_inventory, same_fields
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.scan import inventory_of, scan
 
 FROZEN, TYPES = read_golden("inventories"), read_golden("inventories_types")
 FEW = (
@@ -54,3 +55,17 @@ def test_a_model_in_memory_is_described_as_its_file() -> None:
     assert {dim["name"]: dim for dim in answer["dims"]} == {d["name"]: d for d in frozen["dims"]}
     assert answer["fingerprint"] == frozen["fingerprint"]
     assert isinstance(inventory, Inventory) and inventory_of(inventory) is inventory
+
+
+def test_a_head_is_tied_where_a_config_is_silent_and_its_class_has_one(tmp_path: Path) -> None:
+    """GPT-2's published configs don't say tie_word_embeddings."""
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=107, n_positions=16)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    stated = json.loads((tmp_path / "config.json").read_text())
+    for tied, count in ((None, 1), (True, 1), (False, 0)):
+        stated["tie_word_embeddings"] = tied
+        if tied is None:
+            del stated["tie_word_embeddings"]
+        (tmp_path / "config.json").write_text(json.dumps(stated))
+        heads = [module for module in scan(tmp_path).modules if module.role == "head"]
+        assert [head.gemms[0].N for head in heads] == [107] * count
