@@ -28,16 +28,16 @@ LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
 Cause = Literal["weight", "vocabulary", "tokens", "memory", "no shape"]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
-``tokens``, is no multiple; or all are and the ``memory`` is off: a pointer, or rows within a larger
-matrix. ``no shape``: the file does not say."""
+``tokens``, is no multiple; or the sizes allow a better kernel and the ``memory`` is off: a pointer,
+or rows within a larger matrix. ``no shape``: the file does not say."""
 
 
 @dataclass(frozen=True)
 class MisalignedProduct:
     """A product that ran in a misaligned kernel, ``count`` times for ``us`` in all.
 
-    ``at_fault`` are the lengths that are no multiple of ``multiple``; ``product`` is the operator
-    with its shape, ``kernel`` the tier that ran, ``layer`` the module that called it first.
+    ``at_fault`` are the lengths that are no multiple of ``multiple``; ``product`` is its shape,
+    ``kernel`` the tier that ran, ``layer`` the module that called it first.
     ``floor_us`` is what the data sheet's rates allow for all runs; ``like_aligned_us`` what they
     would take as near that floor as the trace's aligned products of like size; None where not
     known. ``weights`` and ``dims`` are those of the checkpoint that have these lengths.
