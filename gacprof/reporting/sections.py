@@ -128,25 +128,24 @@ def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
 
 def slowdown_text(cost: Slowdown) -> str:
     """What a model's misaligned products may cost, beside the padded and the dense model."""
-    tokens = " and ".join(map(str, cost.tokens))
     shares = f"{percent(cost.odd, 0)} odd, {percent(cost.even, 0)} even"
     if cost.unknown:
         shares += f", {percent(cost.unknown, 0)} misaligned of unknown cost and counted as padded"
-    stored = f"as stored an estimated ×{cost.low:.2g} to {cost.high:.2g} of the padded model's"
-    dense = f", the dense model's, padded too, ×{cost.dense:.2g}" if cost.dense else ""
-    counted_by = "arithmetic"
+    counted_by, before, unit, behind = "arithmetic", "×", 1.0, ""
     if cost.padded_us is not None:
-        counted_by = f"{PACKAGE}'s times of padded products"
-        padded = cost.padded_us / 1e3
-        stored = f"padded {padded:.2g} ms, as stored an estimated {padded * cost.low:.2g} to "
-        stored += f"{padded * cost.high:.2g} ms"
-        dense = f", dense and padded {padded * cost.dense:.2g} ms" if cost.dense else ""
+        counted_by, before, unit = f"{PACKAGE}'s padded times", "", cost.padded_us / 1e3
+        behind = " ms"
+    models = [f"padded {before}{unit:.2g}{behind}"]
+    if cost.dense:
+        models.append(f"dense (padded too) {before}{cost.dense * unit:.2g}{behind}")
+    low, high = cost.low * unit, cost.high * unit
+    models.append(f"as stored an estimated {before}{low:.2g} to {high:.2g}{behind}")
     without = "The host's time, attention"
     if cost.untimed:
         without += f", {percent(cost.untimed, 0)} of the arithmetic, which nobody timed,"
     return (
-        f"Products at {tokens} tokens, {shares} by {counted_by}: {stored}{dense}. {without} and "
-        "all else are not in it."
+        f"Products at {' and '.join(map(str, cost.tokens))} tokens ({shares}, by {counted_by}): "
+        f"{', '.join(models)}. {without} and all else are not in it."
     )
 
 
