@@ -67,5 +67,12 @@ def test_a_head_is_tied_where_a_config_is_silent_and_its_class_has_one(tmp_path:
         if tied is None:
             del stated["tie_word_embeddings"]
         (tmp_path / "config.json").write_text(json.dumps(stated))
-        heads = [module for module in scan(tmp_path).modules if module.role == "head"]
-        assert [head.gemms[0].N for head in heads] == [107] * count
+        assert head_lengths(tmp_path) == [107] * count
+    stated |= {"tie_word_embeddings": True, "architectures": ["GPT2Model"]}  # an encoder of texts
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    assert head_lengths(tmp_path) == []
+
+
+def head_lengths(folder: Path) -> list[int]:
+    """The lengths N of the heads of a checkpoint."""
+    return [module.gemms[0].N for module in scan(folder).modules if module.role == "head"]

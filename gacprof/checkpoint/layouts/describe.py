@@ -39,7 +39,11 @@ from gacprof.core.dtypes import MULTIPLIED
 from gacprof.core.errors import CheckpointError
 from gacprof.core.sizes import Gemm
 
-WITH_HEAD = re.compile(r"ForCausalLM|LMHead|ForConditionalGeneration|ForMaskedLM")
+WITH_HEAD = re.compile(
+    r"LMHead|DoubleHeads|GenerationDecoder|For(CausalLM|ConditionalGeneration|MaskedLM|PreTraining)"
+)
+"""Classes of transformers that end in a product with the vocabulary."""
+TIED = ("embed_tokens", "wte", "word_embeddings", "shared")  # embeddings that a head may share
 
 
 def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) -> Inventory:
@@ -78,12 +82,14 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
 
 
 def has_tied_head(contents: Contents) -> bool:
-    """Tell if a head multiplies by the embedding where no tensor is its own: the config says so, or
-    says nothing and names a class with a head (GPT-2's configs)."""
+    """Tell if a head multiplies by the embedding where no tensor is its own. The class has to have
+    one (transformers writes ``tie_word_embeddings`` for encoders, too); GPT-2's configs name it and
+    don't say that it is tied."""
     tied = contents.config.get("tie_word_embeddings")
-    if tied is not None:
+    classes = contents.config.get("architectures") or ()
+    if not classes:
         return bool(tied)
-    return any(WITH_HEAD.search(str(name)) for name in contents.config.get("architectures") or ())
+    return tied in (None, True) and any(WITH_HEAD.search(str(name)) for name in classes)
 
 
 def recognise(contents: Contents) -> tuple[str, list[Linear]]:
@@ -244,7 +250,7 @@ def _module(inventory: Inventory, linear: Linear) -> Module:
 
 def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
     """The head's product with the embedding's weight, where the head has none of its own."""
-    tables = [m for m in modules if m.name.endswith(("embed_tokens", "wte", "word_embeddings"))]
+    tables = [m for m in modules if m.name.rpartition(".")[2] in TIED]
     if not tables or any(module.role == "head" for module in modules):
         return []
     rows, width = tables[0].in_features, tables[0].out_features
