@@ -61,8 +61,13 @@ CAUSES = {
         "Memory: the sizes allow a better kernel; a pointer or rows are off, as in flat buffers of "
         "parameters and slices of matrices. A copy mends it."
     ),
+    "tokens or weight": (
+        "Tokens or weight: a side of stacked matrices, as numbers of tokens, head_dims and widths "
+        "of experts are; --checkpoint MODEL may tell."
+    ),
     "no shape": (
-        "No shape: recorded without record_shapes=True, or in a CUDA graph, or names alone."
+        "No shape: record_shapes=True records those of PyTorch's own operators; kernels in CUDA "
+        "graphs and files of names have none."
     ),
 }
 """What to do, by the cause of a misaligned product in a trace."""
@@ -480,18 +485,18 @@ def trace_section(report: TraceReport) -> Section:
         remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
     remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
     if any(product.dims for product in report.products):
-        model, gpu = quote(report.checkpoint), quote(report.gpu or "GPU")
+        model, gpu = quote(report.checkpoint), report.data_sheet or "GPU"
         remarks.append(f"Weights: gacprof plan {model} --gpu {gpu} --objective pad.")
     elif "weight" in causes and not report.checkpoint:
         remarks.append("Weights: --checkpoint MODEL names them.")
-    if not any(product.floor_us for product in report.products) and report.products:
-        remarks.append("No floor: the GPU's rates or the sizes are not known; --gpu names a GPU.")
+    if report.products and not report.data_sheet:
+        remarks.append("No floor: the file names no GPU of the data sheet; --gpu names one.")
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
     if report.in_graphs:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
-    if report.matched is not None:
+    if report.matched is not None and report.weight_products:
         remarks.append(
             f"{report.matched} of {report.weight_products} products of a matrix and a weight have "
             f"lengths of {report.checkpoint}."

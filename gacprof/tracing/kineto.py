@@ -190,7 +190,10 @@ def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None
         N=w[-1],
         K=x[-1],
         elements=distinct(x, x_strides) + distinct(w, w_strides) + math.prod((*x[:-1], w[-1])),
-        has_short_rows=has_short_rows(x_strides, itemsize) or has_short_rows(w_strides, itemsize),
+        has_short_rows=any(
+            has_short_rows(shape, shape_strides, itemsize)
+            for shape, shape_strides in ((x, x_strides), (w, w_strides))
+        ),
     )
 
 
@@ -201,9 +204,11 @@ def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:
     return math.prod(length for length, stride in zip(shape, strides, strict=True) if stride)
 
 
-def has_short_rows(strides: Sequence[int], itemsize: int) -> bool:
-    """Tell if a matrix's rows, or columns, do not start at multiples of 16 bytes."""
-    return 1 in strides[-2:] and max(strides[-2:]) * itemsize % ROW_BYTES > 0
+def has_short_rows(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Tell if a matrix's rows, or columns, do not start at multiples of 16 bytes. Of one row, or
+    one column, nobody asks where the next one starts."""
+    is_matrix = 1 in strides[-2:] and min(shape[-2:]) > 1
+    return is_matrix and max(strides[-2:]) * itemsize % ROW_BYTES > 0
 
 
 def callers_of(events: Events) -> dict[int, Caller]:

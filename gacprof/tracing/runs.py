@@ -70,18 +70,21 @@ def runs_of(launches: Iterable[Launch]) -> list[Run]:
     """Return the launches, those of one product in kernels of one tier together. A kernel that
     completes a product, as the sum of split K does, is a part of its run."""
     runs: dict[object, Run] = {}
-    key: object = None
+    last_of: dict[RecordedProduct | None, object] = {}  # the key of the last kernel of a product
     for launch in launches:
         kernel = parse(launch.kernel)
-        last = runs.get(key)
-        if last and launch.product and launch.product == last.product and completes(kernel, last):
-            runs[key] = replace(last, us=last.us + launch.us, kernels=last.kernels + launch.count)
-            continue
-        key = kernel.mechanism, kernel.role, kernel.layout, launch.product
+        key: object = (kernel.mechanism, kernel.role, kernel.layout, launch.product)
+        last = runs.get(last_of.get(launch.product))
+        if last and launch.product and completes(kernel, last):
+            key = last_of[launch.product]
+            count = 0
+        else:
+            last_of[launch.product] = key
+            count = launch.count
         run = runs.get(key) or Run(kernel, launch.product, launch.layer)
         runs[key] = replace(
             run,
-            count=run.count + launch.count,
+            count=run.count + count,
             kernels=run.kernels + launch.count,
             us=run.us + launch.us,
         )

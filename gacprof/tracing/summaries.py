@@ -14,8 +14,8 @@ NSYS_STATS = "nsys stats --report cuda_gpu_kern_sum --format csv"
 
 
 def read_nsys(path: Path) -> Recording:
-    """Read a kernel summary of Nsight Systems, whatever stands around its table. Raises
-    :class:`MeasurementError` for another file, and for a row without a time."""
+    """Read a kernel summary of Nsight Systems, whatever stands around its first table.
+    Raises :class:`MeasurementError` for another file, and for a row without a time."""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         try:
             lines = list(csv.reader(file))
@@ -30,7 +30,7 @@ def read_nsys(path: Path) -> Recording:
     launches = []
     for number, line in enumerate(lines[starts[0] + 1 :], starts[0] + 2):
         if len(line) < len(columns):
-            continue  # empty, or text behind the table
+            break  # another report, or text, stands behind the table
         row = dict(zip(columns, line, strict=False))
         try:
             us, count = float(row[TOTAL]) / 1e3, int(float(row[COUNT]))
@@ -39,6 +39,8 @@ def read_nsys(path: Path) -> Recording:
         if not (0 <= us < math.inf and count > 0):
             raise MeasurementError(f"{path}, line {number}: {TOTAL} or {COUNT} is no number")
         launches.append(Launch(row[NAME], us, count))
+    if not launches:
+        raise MeasurementError(f"{path} holds no kernel: name a summary of a run on a GPU")
     return Recording(launches)
 
 

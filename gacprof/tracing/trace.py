@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -11,8 +12,8 @@ from typing import ClassVar, Literal
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import ConfigError, MeasurementError
-from gacprof.gpus.datasheet import GpuFacts, gpu_facts
-from gacprof.tracing.recording import RecordedProduct, Recording
+from gacprof.gpus.datasheet import GpuFacts, find_gpu, gpu_facts
+from gacprof.tracing.recording import Recording
 from gacprof.tracing.runs import VECTOR_BYTES, Kind, Run, best_alignment, runs_of
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
 from gacprof.workload.products import Product
@@ -21,15 +22,15 @@ MIN_GAIN = 0.02  # of the GPU's time: what is worth a finding
 VOCABULARY = 30_000
 """A weight's side from it on is called a vocabulary where no checkpoint tells: BERT has 30,522
 words, the MLP of a Llama of 70 billion parameters a width of 28,672."""
-MAX_HEAD_DIM = 512  # of known families; a longer side of stacked products is a number of tokens
 LOAD_BYTES = (16, 4, 2, 1)  # of the loads that kernels are made for
 COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
 LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
-Cause = Literal["weight", "vocabulary", "tokens", "memory", "no shape"]
+Cause = Literal["weight", "vocabulary", "tokens", "tokens or weight", "memory", "no shape"]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
-``tokens``, is no multiple; or the sizes allow a better kernel and the ``memory`` is off: a pointer,
-or rows within a larger matrix. ``no shape``: the file does not say."""
+``tokens``, is no multiple; of stacked matrices it is not always known which. Or the sizes allow a
+better kernel and the ``memory`` is off: a pointer, or rows within a larger matrix. ``no shape``:
+the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ class TraceReport:
     it as aligned products of like size (None: most have none). ``in_graphs`` is the share of CUDA
     graphs, whose kernels have no shapes. Of the ``weight_products`` that have a shape ``matched``
     have the lengths of the checkpoint's weights. ``operators`` counts those of the host.
+    ``data_sheet`` is the GPU's key there; empty: no floor is known.
     """
 
     schema: ClassVar[str] = "gacprof.TraceReport/1"
 
     trace: str
     gpu: str
+    data_sheet: str
     kernels: int
     us: float
     operators: int
@@ -124,11 +127,12 @@ def trace(
     runs = runs_of(recording.launches)
     weights = None if checkpoint is None else checkpoint_products(inventory_of(checkpoint))
     of_weights = weight_runs(runs, weights)
+    neighbours = neighbours_of(runs, facts, weights)
     products = []
     for run in runs:
         if run.kind == "misaligned":
             of_checkpoint = weights if run in of_weights else None
-            products.append(finding_on(run, runs, facts, of_checkpoint))
+            products.append(finding_on(run, facts, neighbours, of_checkpoint))
     matched = None
     if weights is not None:
         matched = sum(run.count for run in of_weights if weights.of(run.product))
@@ -143,6 +147,7 @@ def trace(
     return TraceReport(
         trace=str(path),
         gpu=recording.device or (facts.name if facts else ""),
+        data_sheet=facts.key if facts else "",
         kernels=sum(run.kernels for run in runs),
         us=sum(run.us for run in runs),
         operators=recording.operators,
@@ -174,60 +179,97 @@ def read_recording(path: Path) -> Recording:
 
 
 def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
-    """Return the data sheet of the GPU that a trace names; the user names one that it has not."""
-    try:
-        recorded = gpu_facts(device) if device else None
-    except ConfigError:  # no data sheet
-        recorded = None
+    """Return the data sheet of the GPU that a trace names, else of the one that the user names: it
+    has to be of the architecture that the trace's name hints at (a slice of a GPU)."""
+    recorded = hinted = None
+    with suppress(ConfigError):
+        hinted = find_gpu(device)
+        recorded = gpu_facts(device)
     if gpu is None:
         return recorded
     named = gpu_facts(gpu)
-    if recorded not in (None, named):
+    is_other = hinted is not None and hinted.arch != named.arch
+    if is_other or recorded not in (None, named):
         raise ConfigError(f"the trace was recorded on {device}, not on {gpu}: leave --gpu out")
     return named
 
 
+@dataclass(frozen=True)
+class Neighbours:
+    """What the other products of a trace tell of one: the ``row_counts`` and ``sides`` of products
+    of a matrix and a weight, head_dims of the checkpoint among the latter; and by type how near
+    aligned products came to their floor, by their arithmetic."""
+
+    row_counts: frozenset[int]
+    sides: frozenset[int]
+    nearness: Mapping[str, Sequence[tuple[int, float]]]
+
+
+def neighbours_of(
+    runs: Sequence[Run], facts: GpuFacts | None, weights: CheckpointProducts | None
+) -> Neighbours:
+    """Return what the products of a trace tell of one another."""
+    flat = [run.product for run in runs if run.product and not run.product.is_batched]
+    sides = {product.N for product in flat} | {product.K for product in flat}
+    if weights is not None:
+        sides |= {attention.head_dim for attention in weights.inventory.attentions}
+    nearness: dict[str, list[tuple[int, float]]] = {}
+    for run in runs:
+        floor = run.floor_us(facts)
+        if run.kind == "aligned" and run.product and run.kernel.dtype and floor and run.us:
+            # What comes from a cache is faster than the memory's floor.
+            near = run.product.flops, min(1.0, floor / run.us)
+            nearness.setdefault(run.kernel.dtype, []).append(near)
+    return Neighbours(frozenset(product.M for product in flat), frozenset(sides), nearness)
+
+
 def finding_on(
-    run: Run, runs: Sequence[Run], facts: GpuFacts | None, weights: CheckpointProducts | None
+    run: Run,
+    facts: GpuFacts | None,
+    neighbours: Neighbours,
+    weights: CheckpointProducts | None,
 ) -> MisalignedProduct:
     """Say why a product ran in a misaligned kernel, and what it could take."""
     floor = run.floor_us(facts)
-    at_fault = run.lengths_at_fault
-    candidates = weights.of(run.product) if weights else []
+    candidates = weights.of(run.product) if weights else ()
     names: list[str] = []
     for candidate in candidates:
         names += candidate.weights
     return MisalignedProduct(
-        cause=cause_of(run, runs, candidates),
-        at_fault=at_fault,
+        cause=cause_of(run, neighbours, candidates),
+        at_fault=run.lengths_at_fault,
         multiple=best_alignment(run.kernel),
         product=str(run.product or ""),
         kernel=f"{run.kernel.mechanism} {run.kernel.layout or ''}".rstrip(),
         count=run.count,
         us=run.us,
         floor_us=floor,
-        like_aligned_us=None if floor is None else like_aligned_us(run, floor, runs, facts),
+        like_aligned_us=None if floor is None else like_aligned_us(run, floor, neighbours),
         layer=run.layer,
         weights=tuple(dict.fromkeys(names)),
-        dims=weights.dims(candidates, at_fault) if weights else (),
+        dims=weights.dims(candidates, run.lengths_at_fault) if weights else (),
     )
 
 
-def cause_of(run: Run, runs: Sequence[Run], candidates: Sequence[Product]) -> Cause:
+def cause_of(run: Run, neighbours: Neighbours, candidates: Sequence[Product]) -> Cause:
     """Return why a product ran misaligned; the checkpoint has ``candidates`` of its lengths."""
     if run.product is None:
         return "no shape"
     if allowed_alignment(run) > (run.kernel.alignment or 1):
         return "memory"
     # The length with the fewest factors of 2 decides which kernel serves.
-    lengths = run.lengths_at_fault
-    length = min(lengths.values(), key=lambda length: length & -length)
+    length = min(run.lengths_at_fault.values(), key=lambda length: length & -length)
     if candidates:
         is_vocabulary = all(candidate.role.kind == "vocab" for candidate in candidates)
         return "vocabulary" if is_vocabulary else "weight"
     if not run.product.is_batched:
         return "vocabulary" if length >= VOCABULARY else "weight"
-    return "tokens" if is_token_count(run.product, length, runs) else "weight"
+    # Weights are multiplied by whole sequences; the heads of a layer are a side of its weights.
+    is_count = any(count % length == 0 for count in neighbours.row_counts)
+    is_part = any(side % length == 0 for side in neighbours.sides)
+    if is_count == is_part:
+        return "tokens or weight"
+    return "tokens" if is_count else "weight"
 
 
 def allowed_alignment(run: Run) -> int:
@@ -237,20 +279,6 @@ def allowed_alignment(run: Run) -> int:
         if all(length * itemsize % nbytes == 0 for length in run.contiguous_lengths.values()):
             return max(1, nbytes // itemsize)
     return 1
-
-
-def is_token_count(product: RecordedProduct, length: int, runs: Sequence[Run]) -> bool:
-    """Tell if a side of stacked matrices is a number of tokens: one has so many rows, or it meets a
-    head_dim. A head_dim meets a number of tokens; both sides of experts' weights are long."""
-    stacked = [run.product for run in runs if run.product and run.product.is_batched]
-    rows = {other.M for other in stacked}
-    if length in rows:
-        return True
-    if (product.K if length == product.N else product.N) > MAX_HEAD_DIM:
-        return False
-    head_dims = {other.K for other in stacked if other.N in rows}
-    head_dims |= {other.N for other in stacked if other.K in rows}
-    return length not in head_dims
 
 
 def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> float | None:
@@ -265,17 +293,11 @@ def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> fl
     return gain if is_enough else None
 
 
-def like_aligned_us(
-    run: Run, floor_us: float, runs: Sequence[Run], facts: GpuFacts | None
-) -> float | None:
+def like_aligned_us(run: Run, floor_us: float, neighbours: Neighbours) -> float | None:
     """Return what a product would take as near its floor as aligned ones of like size."""
     assert run.product is not None
-    nearness = []
-    for other in runs:
-        floor = other.floor_us(facts)
-        if floor is None or other.product is None or other.kind != "aligned" or not other.us:
-            continue
-        ratio = other.product.flops / run.product.flops
-        if other.kernel.dtype == run.kernel.dtype and 1 / LIKE <= ratio <= LIKE:
-            nearness.append(floor / other.us)
-    return floor_us / median(nearness) if nearness else None
+    like = []
+    for flops, near in neighbours.nearness.get(run.kernel.dtype or "", ()):
+        if 1 / LIKE <= flops / run.product.flops <= LIKE:
+            like.append(near)
+    return floor_us / median(like) if like else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from numbers import Real
+from numbers import Integral, Real
 from types import MappingProxyType
 
 from gacprof.checkpoint.storage import Storage
@@ -63,9 +63,11 @@ def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
     """Token counts and their weights, by default the source's, else :data:`DEFAULT_TOKENS`."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
+    if isinstance(tokens, Integral):
+        tokens = [int(tokens)]
     weights = dict(tokens) if isinstance(tokens, Mapping) else dict.fromkeys(tokens, 1.0)
-    amounts = [*weights, *weights.values()]
-    is_number = all(isinstance(n, Real) and 0 < n < inf for n in amounts)
-    if not weights or not is_number or not 1 <= min(weights) <= max(weights) <= MAX_DIM:
-        raise ConfigError(f"tokens {weights}: give counts from 1 to {MAX_DIM}, such as 1 1024")
+    is_count = all(isinstance(n, Integral) and 1 <= n <= MAX_DIM for n in weights)
+    is_weight = all(isinstance(n, Real) and 0 < n < inf for n in weights.values())
+    if not weights or not is_count or not is_weight:
+        raise ConfigError(f"tokens {tokens}: give counts from 1 to {MAX_DIM}, such as 1 1024")
     return weights

@@ -92,7 +92,7 @@ def every_cause() -> TraceFile:
     file.call("aten::addmm", linear(512, 50257, 768), ALIGN1.format("tn"), 90)
     file.call("aten::bmm", [[16, 577, 64], [16, 64, 577]], ALIGN1.format("tn"), 80)
     file.call("aten::mm", [[512, 4096], [4096, 4096]], ALIGN1.format("tn"), 70)
-    file.call("aten::addmm", linear(512, 4096, 4096), ALIGNED, 60)
+    file.call("aten::addmm", linear(2 * 577, 4096, 4096), ALIGNED, 60)
     file.call("aten::addmm", linear(1, 1433, 4096), GEMV, 50)
     file.call("aten::_flash_attention_forward", [[1, 512, 16, 64]], FLASH, 50)
     file.call("aten::copy_", [[512, 512]], COPY, 100)
@@ -154,20 +154,24 @@ def test_weight_gradients_have_their_own_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "shapes, layout, cause",
+    "shapes, flat, cause",
     [
-        ([[16, 4096, 64], [16, 64, 77]], "tn", "tokens"),  # of a text that an image attends to
-        ([[16, 4096, 77], [16, 77, 64]], "nn", "tokens"),
-        ([[32, 4, 128], [32, 128, 301]], "tn", "tokens"),  # of a cache
-        ([[16, 512, 107], [16, 107, 512]], "tn", "weight"),  # a head_dim
-        ([[8, 37, 4096], [8, 4096, 1405]], "tn", "weight"),  # of experts
+        ([[16, 4096, 64], [16, 64, 77]], (2 * 77, 1024, 768), "tokens"),  # an image's text
+        ([[16, 4096, 77], [16, 77, 64]], (2 * 77, 1024, 768), "tokens"),
+        ([[64, 49, 32], [64, 32, 49]], (64 * 49, 96, 96), "tokens"),  # of windows
+        ([[32, 512, 107], [32, 107, 512]], (512, 32 * 107, 4096), "weight"),  # a head_dim
+        ([[32, 4, 107], [32, 107, 304]], (4, 32 * 107, 4096), "weight"),
+        ([[32, 4, 128], [32, 128, 301]], (4, 4096, 4096), "tokens or weight"),  # of a cache
+        ([[8, 37, 4096], [8, 4096, 1405]], (37, 4096, 4096), "tokens or weight"),  # of experts
     ],
 )
 def test_sides_of_stacked_matrices(
-    shapes: list[list[int]], layout: str, cause: str, tmp_path: Path
+    shapes: list[list[int]], flat: tuple[int, int, int], cause: str, tmp_path: Path
 ) -> None:
+    """Flat products tell: those of weights have whole sequences as rows, and heads as sides."""
     file = TraceFile()
-    file.call("aten::bmm", shapes, ALIGN1.format(layout), 9)
+    file.call("aten::addmm", linear(*flat), ALIGNED, 9)
+    file.call("aten::bmm", shapes, ALIGN1.format("tn"), 9)
     [product] = trace(file.write(tmp_path / "trace.json")).products
     assert product.cause == cause
 
@@ -268,6 +272,24 @@ def test_order_and_packing_of_a_file_do_not_matter(every_cause: TraceFile, tmp_p
     for other in (packed, bare):
         assert by_cause(other) == by_cause(report)
         assert other.gain_at_most == pytest.approx(report.gain_at_most)
+
+
+def test_a_slice_of_a_gpu_has_the_floor_that_the_user_names(tmp_path: Path) -> None:
+    file = TraceFile()
+    file.call("aten::mm", [[512, 4096], [4096, 107]], ALIGN1.format("tn"), 10)
+    path = file.write(tmp_path / "trace.json", device=f"{H100} MIG 1g.10gb")
+    assert trace(path).products[0].floor_us is None
+    assert trace(path, gpu="h100").products[0].floor_us is not None
+    with pytest.raises(ConfigError):
+        trace(path, gpu="rtx4090")
+
+
+def test_an_aligned_product_out_of_a_cache_is_no_faster_than_the_floor(tmp_path: Path) -> None:
+    file = TraceFile()
+    file.call("aten::mm", [[512, 512], [512, 512]], ALIGNED, 0.1)
+    file.call("aten::mm", [[512, 512], [512, 511]], ALIGN1.format("tn"), 10)
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert report.gain_like_aligned == pytest.approx(report.gain_at_most)
 
 
 def test_a_gpu_without_a_data_sheet_has_no_floor(every_cause: TraceFile, tmp_path: Path) -> None:
