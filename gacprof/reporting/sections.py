@@ -67,7 +67,7 @@ CAUSES = {
     ),
     "no shape": (
         "No shape: record_shapes=True records those of PyTorch's own operators; kernels in CUDA "
-        "graphs and files of names have none."
+        "graphs and files of names have none, and sums of split K are counted apart there."
     ),
 }
 """What to do, by the cause of a misaligned product in a trace."""
