@@ -218,8 +218,8 @@ def neighbours_of(
         floor = run.floor_us(facts)
         if run.kind == "aligned" and run.product and run.kernel.dtype and floor and run.us:
             # What comes from a cache is faster than the memory's floor.
-            near = run.product.flops, min(1.0, floor / run.us)
-            nearness.setdefault(run.kernel.dtype, []).append(near)
+            share = min(1.0, floor / run.us)
+            nearness.setdefault(run.kernel.dtype, []).append((run.product.flops, share))
     return Neighbours(frozenset(product.M for product in flat), frozenset(sides), nearness)
 
 
@@ -297,7 +297,7 @@ def like_aligned_us(run: Run, floor_us: float, neighbours: Neighbours) -> float 
     """Return what a product would take as near its floor as aligned ones of like size."""
     assert run.product is not None
     like = []
-    for flops, near in neighbours.nearness.get(run.kernel.dtype or "", ()):
+    for flops, share in neighbours.nearness.get(run.kernel.dtype or "", ()):
         if 1 / LIKE <= flops / run.product.flops <= LIKE:
-            like.append(near)
+            like.append(share)
     return floor_us / median(like) if like else None
