@@ -12,7 +12,9 @@ import math
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import starmap, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,16 +24,16 @@ from gacprof.core.dtypes import ITEMSIZE, dtype_name
 from gacprof.core.errors import MeasurementError
 from gacprof.tracing.recording import Launch, RecordedProduct, Recording
 
-OPERANDS = {
-    "aten::mm": (0, 1),
-    "aten::addmm": (1, 2),
-    "aten::_addmm_activation": (1, 2),
-    "aten::bmm": (0, 1),
-    "aten::baddbmm": (1, 2),
-    "aten::_scaled_mm": (0, 1),
-    "aten::_int_mm": (0, 1),
+PLACES = {
+    "aten::mm": 0,
+    "aten::addmm": 1,
+    "aten::_addmm_activation": 1,
+    "aten::bmm": 0,
+    "aten::baddbmm": 1,
+    "aten::_scaled_mm": 0,
+    "aten::_int_mm": 0,
 }
-"""Operators that multiply two matrices: the places of x and Wᵀ among their inputs."""
+"""Operators that multiply two matrices: the place of x among their inputs, which Wᵀ comes after."""
 TYPE_NAMES = {
     "c10::bfloat16": "bfloat16",
     "c10::half": "float16",
@@ -41,6 +43,8 @@ TYPE_NAMES = {
     "c10::float8_e4m3fn": "float8_e4m3fn",
 }
 """Element types as Kineto writes them, in small letters."""
+Caller = tuple[RecordedProduct | None, str, bool]
+"""What a launch was made for: its product, its layer, and whether it is one of a graph."""
 EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
 MAX_LENGTH = 2**40  # of a tensor's side; more is no length
@@ -70,15 +74,6 @@ class Events:
     operators: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """What a launch was made for."""
-
-    product: RecordedProduct | None = None
-    layer: str = ""
-    is_in_graph: bool = False
-
-
 def read_kineto(path: Path) -> Recording:
     """Read a trace, ``.json`` or ``.json.gz``. Raises :class:`MeasurementError` for a file that is
     none, or ends within its events."""
@@ -93,8 +88,7 @@ def read_kineto(path: Path) -> Recording:
     callers = callers_of(events)
     launches = []
     for _, name, us, correlation in sorted(events.kernels):
-        caller = callers.get(correlation, Caller())
-        launches.append(Launch(name, us, 1, caller.product, caller.layer, caller.is_in_graph))
+        launches.append(Launch(name, us, 1, *callers.get(correlation, (None, "", False))))
     return Recording(launches, device, events.operators)
 
 
@@ -131,12 +125,9 @@ def kept_events(source: Iterator[Any]) -> Events:
     for number, event in enumerate(source, 1):
         if number % PROGRESS == 0 and sys.stderr.isatty():
             print(f"\r{number:,} events are read ", end="", file=sys.stderr, flush=True)
-        if not isinstance(event, dict) or event.get("ph") != "X":
-            continue
-        try:
-            keep_event(events, event)
-        except (AttributeError, TypeError, ValueError, KeyError, OverflowError):
-            continue
+        with suppress(AttributeError, TypeError, ValueError, LookupError, OverflowError):
+            if event["ph"] == "X":
+                keep_event(events, event)
     return events
 
 
@@ -153,47 +144,41 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
         events.operators += 1
         product = product_of(name, args)
         if product is not None:
-            span = Span(start, start + length, product)
-            events.spans.setdefault(thread, []).append(span)
+            events.spans.setdefault(thread, []).append(Span(start, start + length, product))
     elif kind == "python_function" and name.startswith(MODULE):
-        span = Span(start, start + length, module=name.removeprefix(MODULE))
-        events.spans.setdefault(thread, []).append(span)
+        module = name.removeprefix(MODULE)
+        events.spans.setdefault(thread, []).append(Span(start, start + length, module=module))
     elif kind in ("cuda_runtime", "cuda_driver", "runtime"):
-        launch = start, correlation, "Graph" in name
-        events.launches.setdefault(thread, []).append(launch)
+        events.launches.setdefault(thread, []).append((start, correlation, "Graph" in name))
     elif kind == "kernel":
         events.kernels.append((start, name, length, correlation))
 
 
 def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None:
     """Return the product that an operator computes; None for any other, and without shapes."""
-    places = OPERANDS.get(operator)
+    place = PLACES.get(operator)
     shapes = args.get("Input Dims", args.get("Input dims"))
-    if places is None or not shapes or len(shapes) <= max(places):
+    if place is None or not shapes:
         return None
-    x, w = (tuple(map(int, shapes[place])) for place in places)
+    x, w = (tuple(map(int, shape)) for shape in shapes[place : place + 2])
     if len(x) != len(w) or len(x) not in (2, 3) or x[-1] != w[-2]:
         return None
     if not all(0 < length <= MAX_LENGTH for length in (*x, *w)):
         return None
     types = args.get("Input type") or []
-    word = str(types[places[0]]).lower() if len(types) > places[0] else ""
+    word = str(types[place]).lower() if len(types) > place else ""
     itemsize = ITEMSIZE.get(dtype_name(TYPE_NAMES.get(word, word)), 0)
-    strides = args.get("Input Strides") or []
-    x_strides, w_strides = (
-        tuple(map(int, strides[place])) if len(strides) > place else () for place in places
-    )
+    all_strides = args.get("Input Strides") or ()
+    strides = [tuple(map(int, steps)) for steps in all_strides[place : place + 2]]
+    operands = list(zip_longest((x, w), strides, fillvalue=()))
     return RecordedProduct(
         is_batched=len(x) == 3,
         batch=math.prod(x[:-2]),
         M=x[-2],
         N=w[-1],
         K=x[-1],
-        elements=distinct(x, x_strides) + distinct(w, w_strides) + math.prod((*x[:-1], w[-1])),
-        has_short_rows=any(
-            has_short_rows(shape, shape_strides, itemsize)
-            for shape, shape_strides in ((x, x_strides), (w, w_strides))
-        ),
+        elements=sum(starmap(distinct, operands)) + math.prod((*x[:-1], w[-1])),
+        has_short_rows=any(has_short_rows(*operand, itemsize) for operand in operands),
     )
 
 
@@ -223,7 +208,7 @@ def callers_of(events: Events) -> dict[int, Caller]:
         for (_, correlation, in_graph), around in zip(launches, all_around, strict=True):
             products = [span.product for span in around if span.product]
             layer = "/".join([span.module for span in around if span.module][-2:])
-            caller = Caller(products[-1] if products else None, layer, in_graph)
+            caller: Caller = products[-1] if products else None, layer, in_graph
             if callers.setdefault(correlation, caller) != caller:
                 ambiguous.add(correlation)
     for correlation in ambiguous:

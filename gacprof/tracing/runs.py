@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -22,7 +22,7 @@ Kind = Literal["misaligned", "aligned", "no tiers", "not judged", "attention", "
 convolutions). Else it is ``attention``, some ``other`` kernel, or its name is ``unknown``."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Run:
     """All runs of one product, or of what is none, in kernels of one tier, for ``us`` in all."""
 
@@ -35,8 +35,23 @@ class Run:
 
     @cached_property
     def kind(self) -> Kind:
-        """What the kernel is."""
-        return kind_of_kernel(self.kernel)
+        """What the kernel is, by its name."""
+        kernel = self.kernel
+        if kernel.provider == "unknown":
+            return "unknown"
+        if kernel.role.startswith("attention"):
+            return "attention"
+        if kernel.role in ("gemv", "dot"):
+            return "no tiers"
+        if kernel.role not in ("gemm", "convolution"):
+            return "other"
+        if kernel.role == "gemm" and kernel.math in NO_TIERS:
+            return "no tiers"
+        if kernel.family == "nvjet" and "_align" not in kernel.name:
+            return "aligned"  # rows come by TMA, whose strides are multiples of 16 bytes
+        if kernel.role == "convolution" or kernel.dtype is None or kernel.alignment is None:
+            return "not judged"
+        return "aligned" if kernel.alignment >= best_alignment(kernel) else "misaligned"
 
     @property
     def contiguous_lengths(self) -> Mapping[str, int]:
@@ -70,49 +85,20 @@ def runs_of(launches: Iterable[Launch]) -> list[Run]:
     """Return the launches, those of one product in kernels of one tier together. A kernel that
     completes a product, as the sum of split K does, is a part of its run."""
     runs: dict[object, Run] = {}
-    last_of: dict[RecordedProduct | None, object] = {}  # the key of the last kernel of a product
+    last_of: dict[RecordedProduct | None, Run] = {}
     for launch in launches:
         kernel = parse(launch.kernel)
-        key: object = (kernel.mechanism, kernel.role, kernel.layout, launch.product)
-        last = runs.get(last_of.get(launch.product))
-        if last and launch.product and completes(kernel, last):
-            key = last_of[launch.product]
-            count = 0
-        else:
-            last_of[launch.product] = key
-            count = launch.count
-        run = runs.get(key) or Run(kernel, launch.product, launch.layer)
-        runs[key] = replace(
-            run,
-            count=run.count + count,
-            kernels=run.kernels + launch.count,
-            us=run.us + launch.us,
-        )
+        run = last_of.get(launch.product)
+        completed = NAME_TABLES["completes"].get(kernel.role, ())
+        if run is None or run.kernel.role not in completed:
+            key = kernel.mechanism, kernel.role, kernel.layout, launch.product
+            run = runs.setdefault(key, Run(kernel, launch.product, launch.layer))
+            run.count += launch.count
+            if launch.product is not None:
+                last_of[launch.product] = run
+        run.kernels += launch.count
+        run.us += launch.us
     return list(runs.values())
-
-
-def completes(kernel: Kernel, run: Run) -> bool:
-    """Tell if a kernel completes the work of a run's."""
-    return run.kernel.role in NAME_TABLES["completes"].get(kernel.role, ())
-
-
-def kind_of_kernel(kernel: Kernel) -> Kind:
-    """Return what a kernel is, by its name."""
-    if kernel.provider == "unknown":
-        return "unknown"
-    if kernel.role.startswith("attention"):
-        return "attention"
-    if kernel.role in ("gemv", "dot"):
-        return "no tiers"
-    if kernel.role not in ("gemm", "convolution"):
-        return "other"
-    if kernel.role == "gemm" and kernel.math in NO_TIERS:
-        return "no tiers"
-    if kernel.family == "nvjet" and "_align" not in kernel.name:
-        return "aligned"  # rows come by TMA, whose strides are multiples of 16 bytes
-    if kernel.role == "convolution" or kernel.dtype is None or kernel.alignment is None:
-        return "not judged"
-    return "aligned" if kernel.alignment >= best_alignment(kernel) else "misaligned"
 
 
 def best_alignment(kernel: Kernel) -> int:

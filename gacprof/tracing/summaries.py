@@ -53,9 +53,5 @@ def read_ncu_report(path: Path) -> Recording:
     if table["duration_ns"].isna().any():
         metric = METRICS["duration_ns"]
         raise MeasurementError(f"{path} lacks times: collect them by ncu --metrics {metric}")
-    columns = (table["kernel"], table["duration_ns"], table["ranges"])
-    launches = [
-        Launch(name, float(ns) / 1e3, layer=ranges)
-        for name, ns, ranges in zip(*columns, strict=True)
-    ]
-    return Recording(launches)
+    rows = table[["kernel", "duration_ns", "ranges"]].itertuples(index=False)
+    return Recording([Launch(name, float(ns) / 1e3, layer=ranges) for name, ns, ranges in rows])

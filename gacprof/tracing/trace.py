@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 from statistics import median
 from typing import ClassVar, Literal
@@ -15,6 +16,7 @@ from gacprof.core.errors import ConfigError, MeasurementError
 from gacprof.gpus.datasheet import GpuFacts, find_gpu, gpu_facts
 from gacprof.tracing.recording import Recording
 from gacprof.tracing.runs import VECTOR_BYTES, Kind, Run, best_alignment, runs_of
+from gacprof.tracing.summaries import read_ncu_report, read_nsys
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
 from gacprof.workload.products import Product
 
@@ -125,25 +127,24 @@ def trace(
     recording = read_recording(Path(path))
     facts = facts_of(recording.device, gpu)
     runs = runs_of(recording.launches)
-    weights = None if checkpoint is None else checkpoint_products(inventory_of(checkpoint))
+    weights = CheckpointProducts()
+    if checkpoint is not None:
+        weights = checkpoint_products(inventory_of(checkpoint))
     of_weights = weight_runs(runs, weights)
     neighbours = neighbours_of(runs, facts, weights)
-    products = []
-    for run in runs:
-        if run.kind == "misaligned":
-            of_checkpoint = weights if run in of_weights else None
-            products.append(finding_on(run, facts, neighbours, of_checkpoint))
-    matched = None
-    if weights is not None:
-        matched = sum(run.count for run in of_weights if weights.of(run.product))
     total = sum(run.us for run in runs) or 1.0
     shares: dict[Kind, float] = {}
+    causes: dict[Cause, float] = {}
+    products = []
     for run in runs:
         shares[run.kind] = shares.get(run.kind, 0.0) + run.us / total
-    causes: dict[Cause, float] = {}
-    for finding in products:
-        causes[finding.cause] = causes.get(finding.cause, 0.0) + finding.us / total
+        if run.kind == "misaligned":
+            of_run = weights if run in of_weights else CheckpointProducts()
+            finding = finding_on(run, facts, neighbours, of_run)
+            products.append(finding)
+            causes[finding.cause] = causes.get(finding.cause, 0.0) + finding.us / total
     gains = [max(0.0, finding.us - (finding.floor_us or 0.0)) for finding in products]
+    matched = sum(run.count for run in of_weights if weights.of(run.product))
     return TraceReport(
         trace=str(path),
         gpu=recording.device or (facts.name if facts else ""),
@@ -158,8 +159,8 @@ def trace(
         gain_like_aligned=gain_like_aligned(products, total),
         in_graphs=sum(launch.us for launch in recording.launches if launch.is_in_graph) / total,
         weight_products=sum(run.count for run in of_weights),
-        matched=matched,
-        checkpoint=weights.inventory.path if weights else "",
+        matched=None if checkpoint is None else matched,
+        checkpoint=weights.path,
     )
 
 
@@ -167,12 +168,10 @@ def read_recording(path: Path) -> Recording:
     """Read what a profiler wrote, by the file's suffix."""
     if not path.is_file():
         raise MeasurementError(f"{path} is no file: name a profiler's trace (.json, .json.gz)")
-    if path.suffix in (".csv", ".ncu-rep", ".nsys-rep", ".sqlite"):
-        from gacprof.tracing import summaries
-
-        if path.suffix == ".ncu-rep":
-            return summaries.read_ncu_report(path)
-        return summaries.read_nsys(path)
+    if path.suffix == ".ncu-rep":
+        return read_ncu_report(path)
+    if path.suffix in (".csv", ".nsys-rep", ".sqlite"):
+        return read_nsys(path)
     from gacprof.tracing.kineto import read_kineto
 
     return read_kineto(path)
@@ -206,13 +205,11 @@ class Neighbours:
 
 
 def neighbours_of(
-    runs: Sequence[Run], facts: GpuFacts | None, weights: CheckpointProducts | None
+    runs: Sequence[Run], facts: GpuFacts | None, weights: CheckpointProducts
 ) -> Neighbours:
     """Return what the products of a trace tell of one another."""
     flat = [run.product for run in runs if run.product and not run.product.is_batched]
-    sides = {product.N for product in flat} | {product.K for product in flat}
-    if weights is not None:
-        sides |= {attention.head_dim for attention in weights.inventory.attentions}
+    sides = {product.N for product in flat} | {product.K for product in flat} | weights.head_dims
     nearness: dict[str, list[tuple[int, float]]] = {}
     for run in runs:
         floor = run.floor_us(facts)
@@ -224,14 +221,11 @@ def neighbours_of(
 
 
 def finding_on(
-    run: Run,
-    facts: GpuFacts | None,
-    neighbours: Neighbours,
-    weights: CheckpointProducts | None,
+    run: Run, facts: GpuFacts | None, neighbours: Neighbours, weights: CheckpointProducts
 ) -> MisalignedProduct:
     """Say why a product ran in a misaligned kernel, and what it could take."""
     floor = run.floor_us(facts)
-    candidates = weights.of(run.product) if weights else ()
+    candidates = weights.of(run.product)
     names: list[str] = []
     for candidate in candidates:
         names += candidate.weights
@@ -244,10 +238,10 @@ def finding_on(
         count=run.count,
         us=run.us,
         floor_us=floor,
-        like_aligned_us=None if floor is None else like_aligned_us(run, floor, neighbours),
+        like_aligned_us=like_aligned_us(run, floor, neighbours),
         layer=run.layer,
         weights=tuple(dict.fromkeys(names)),
-        dims=weights.dims(candidates, run.lengths_at_fault) if weights else (),
+        dims=weights.dims_of(candidates, run.lengths_at_fault),
     )
 
 
@@ -275,10 +269,9 @@ def cause_of(run: Run, neighbours: Neighbours, candidates: Sequence[Product]) ->
 def allowed_alignment(run: Run) -> int:
     """Return the elements that the kernel's rows could be a multiple of by the sizes alone."""
     itemsize = VECTOR_BYTES // best_alignment(run.kernel)
-    for nbytes in LOAD_BYTES:
-        if all(length * itemsize % nbytes == 0 for length in run.contiguous_lengths.values()):
-            return max(1, nbytes // itemsize)
-    return 1
+    divisor = itemsize * gcd(*run.contiguous_lengths.values())
+    nbytes = max(nbytes for nbytes in LOAD_BYTES if divisor % nbytes == 0)
+    return max(1, nbytes // itemsize)
 
 
 def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> float | None:
@@ -293,9 +286,10 @@ def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> fl
     return gain if is_enough else None
 
 
-def like_aligned_us(run: Run, floor_us: float, neighbours: Neighbours) -> float | None:
+def like_aligned_us(run: Run, floor_us: float | None, neighbours: Neighbours) -> float | None:
     """Return what a product would take as near its floor as aligned ones of like size."""
-    assert run.product is not None
+    if run.product is None or floor_us is None:
+        return None
     like = []
     for flops, share in neighbours.nearness.get(run.kernel.dtype or "", ()):
         if 1 / LIKE <= flops / run.product.flops <= LIKE:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from gacprof.checkpoint.inventory import Feed, Inventory
+from gacprof.checkpoint.inventory import Dim, Feed, Inventory
 from gacprof.tracing.recording import RecordedProduct
 from gacprof.tracing.runs import Run
 from gacprof.workload.products import Axis, Product, Products
@@ -14,12 +14,17 @@ FUSED = frozenset({"qkv", "gate_up"})  # what engines multiply as one
 AXES: Sequence[Axis] = ("N", "K")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class CheckpointProducts:
-    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them."""
+    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them; none of
+    no checkpoint."""
 
-    inventory: Inventory
-    by_lengths: dict[tuple[int | None, int | None], list[Product]]
+    path: str = ""
+    dims: Sequence[Dim] = ()
+    head_dims: frozenset[int] = frozenset()
+    by_lengths: Mapping[tuple[int | None, int | None], Sequence[Product]] = field(
+        default_factory=dict
+    )
 
     def of(self, product: RecordedProduct | None) -> Sequence[Product]:
         """Return those of a product's lengths; stacked matrices are weights of experts alone."""
@@ -28,19 +33,20 @@ class CheckpointProducts:
         products = self.by_lengths.get((product.N, product.K), ())
         return [p for p in products if p.role.kind == "expert" or not product.is_batched]
 
-    def dims(self, products: Iterable[Product], lengths: Iterable[str]) -> tuple[str, ...]:
+    def dims_of(self, products: Iterable[Product], lengths: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the dims that feed these lengths (N, K) of products."""
         axes = [axis for axis in AXES if axis in lengths]
         feeds: set[Feed] = set()
         for product in products:
             for weight in product.weights:
                 feeds |= {Feed(weight, axis) for axis in axes}
-        return tuple(dim.name for dim in self.inventory.dims if not feeds.isdisjoint(dim.feeds))
+        return tuple(dim.name for dim in self.dims if not feeds.isdisjoint(dim.feeds))
 
 
 def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
     """Return what one GPU multiplies of a checkpoint."""
     by_lengths: dict[tuple[int | None, int | None], list[Product]] = {}
+    head_dims = frozenset(attention.head_dim for attention in inventory.attentions)
     model = Products(inventory, {1: 1.0})
     for fused in (frozenset[str](), model.fused | FUSED):
         model.fused = fused
@@ -48,10 +54,10 @@ def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
             same = by_lengths.setdefault((product.N, product.K), [])
             if product not in same:
                 same.append(product)
-    return CheckpointProducts(inventory, by_lengths)
+    return CheckpointProducts(inventory.path, inventory.dims, head_dims, by_lengths)
 
 
-def weight_runs(runs: Sequence[Run], weights: CheckpointProducts | None) -> list[Run]:
+def weight_runs(runs: Sequence[Run], weights: CheckpointProducts) -> list[Run]:
     """Return the products of a matrix and a weight: in a training trace those of the forward pass,
     for gradients (nn, nt) may have the lengths of another weight. Stacked matrices are weights
     where the checkpoint has experts of these lengths."""
@@ -59,4 +65,4 @@ def weight_runs(runs: Sequence[Run], weights: CheckpointProducts | None) -> list
     stacked = [run for run in runs if run.product and run.product.is_batched]
     is_training = any(run.kernel.layout == "nt" for run in flat)
     forward = [run for run in flat if not is_training or run.kernel.layout not in ("nn", "nt")]
-    return forward + [run for run in stacked if weights and weights.of(run.product)]
+    return forward + [run for run in stacked if weights.of(run.product)]
