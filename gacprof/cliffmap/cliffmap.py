@@ -252,8 +252,8 @@ class CliffMap:
             return dict(columns[0])
         summed: dict[int, SizeVerdict] = {}
         totals: dict[int, float] = {}
+        by_host: dict[int, float] = {}
         errors = []
-        least: dict[int, float] = {}
         for size in sorted(set(columns[0]).intersection(*columns[1:])):
             verdicts = [column[size] for column in columns]
             times = [v.latency_us for v in verdicts if v.latency_us is not None]
@@ -265,17 +265,17 @@ class CliffMap:
             # What reaches further down is a bound of the host, which all curves have at once.
             width = hypot(*(time.high - time.value for time in times)) / totals[size]
             errors.append(width / quantile(INTERVAL_LEVEL))
-            least[size] = sum(time.low * time.high / time.value for time in times)
+            least = sum(time.low * time.high / time.value for time in times)
+            by_host[size] = totals[size] / least
         logs = [log(total) for total in totals.values()]
         bound = 1.0
         for verdict in reversed(judge_sizes(list(totals), logs, errors, self.tolerance, tp=tp)):
-            by_host = totals[verdict.size] / least[verdict.size]
-            bound = max(bound, by_host)
-            bounded = with_bound(verdict, bound, self.tolerance)
-            if by_host >= MIN_BOUND and bounded.latency_us is not None:
-                low = significant(bounded.latency_us.low / by_host)
-                bounded = replace(bounded, latency_us=replace(bounded.latency_us, low=low))
-            summed[verdict.size] = bounded
+            latency, factor = verdict.latency_us, by_host[verdict.size]
+            if factor >= MIN_BOUND and latency is not None:
+                latency = replace(latency, low=significant(latency.low / factor))
+            bound = max(bound, factor)
+            verdict = with_bound(verdict, bound, self.tolerance)
+            summed[verdict.size] = replace(verdict, latency_us=latency)
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:

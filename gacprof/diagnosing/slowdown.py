@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,10 +17,10 @@ from gacprof.workload.products import AS_STORED, Products
 class Shape(NamedTuple):
     """A product of ``rows`` rows of x."""
 
+    dtype: str
     rows: int
     n: int
     k: int
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -52,18 +51,16 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     inventory = products.inventory
     products = Products(inventory, prefill, products.tp, products.dtype)
     stored = shapes(products)
-    costs = {}
-    for shape in stored:
-        cost = estimate(source.name, shape.dtype, shape.rows, shape.n, shape.k)
-        if cost is not None:
-            costs[shape] = cost
+    estimates = {shape: estimate(source.name, *shape) for shape in stored}
+    costs = {shape: cost for shape, cost in estimates.items() if cost is not None}
     if not costs:
         return None
     merged = {dim.name: None for dim in inventory.dims if inventory.is_mergeable(dim)}
     dense = shapes(products, merged) if merged else {}
-    flops = {shape: padded_flops(shape) for shape in {*stored, *dense}}
-    weights = padded_times(source.name, flops)
+    flops = {shape: padded_flops(shape) for shape in stored | dense}
     # What is the same in all three models, as a head, need not have been timed.
+    times = {s: third_party.aligned_us(source.name, s.rows, s.n, s.k) for s in flops}
+    weights = {shape: time for shape, time in times.items() if time is not None}
     is_timed = weights.keys() >= costs.keys() | (dense.keys() - stored.keys())
     if not is_timed:
         weights = flops
@@ -91,7 +88,7 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     )
 
 
-def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, float]:
+def shapes(products: Products, sizes: NewSizes = AS_STORED) -> dict[Shape, float]:
     """Return how often a model runs each shape on one device; nothing where a shape is not known,
     or a product is not of plain 16-bit weights, whose kernels are others."""
     counts: dict[Shape, float] = {}
@@ -100,7 +97,7 @@ def shapes(products: Products, sizes: NewSizes = AS_STORED) -> Mapping[Shape, fl
         if not product.N or not product.K or not product.rows or not is_plain:
             return {}
         for rows, often in product.rows.items():
-            shape = Shape(rows, product.N, product.K, product.dtype)
+            shape = Shape(product.dtype, rows, product.N, product.K)
             counts[shape] = counts.get(shape, 0.0) + often
     return counts
 
@@ -109,13 +106,3 @@ def padded_flops(shape: Shape) -> float:
     """Return the arithmetic of a padded product."""
     n, k = (-(-side // PADDED_TO) * PADDED_TO for side in (shape.n, shape.k))
     return 2.0 * shape.rows * n * k
-
-
-def padded_times(gpu: str, of_shapes: Iterable[Shape]) -> dict[Shape, float]:
-    """Return the time in µs of each padded product that others measured."""
-    times = {}
-    for shape in of_shapes:
-        time = third_party.aligned_us(gpu, shape.rows, shape.n, shape.k)
-        if time is not None:
-            times[shape] = time
-    return times

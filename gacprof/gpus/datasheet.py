@@ -17,7 +17,7 @@ from gacprof.gpus.architectures import Architecture, architecture_named
 
 SHEET = Path(__file__).with_name("gpus.toml")
 NO_GPUS = ("any", "cpu", "cpu-amx")  # stand in place of a GPU: an open one, and CPUs
-GPU_TABLES = shipped_table(SHEET, dict[str, Any])  # of ``no_sheet`` only the architecture is known
+GPU_TABLES = shipped_table(SHEET, dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,8 @@ def _facts(key: str) -> GpuFacts:
 
 GPUS: Mapping[str, GpuFacts] = {key: _facts(key) for key in GPU_TABLES["gpus"]}
 """The GPUs of the data sheet by short name."""
+NO_SHEET = {key: GpuFacts(key, key, arch) for key, arch in GPU_TABLES["no_sheet"].items()}
+"""Those of which only the architecture is known."""
 
 
 def gpu_facts(name: str) -> GpuFacts:
@@ -69,8 +71,8 @@ def gpu_facts(name: str) -> GpuFacts:
         if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
     key = _key_within(name)
-    if key in GPU_TABLES["no_sheet"]:
-        return GpuFacts(key, key, GPU_TABLES["no_sheet"][key])
+    if key in NO_SHEET:
+        return NO_SHEET[key]
     raise ConfigError(
         f"'{name}' is no map and no GPU of the data sheet: name a map's file, a shipped map, "
         f"or one of {', '.join(GPUS)}"
@@ -84,7 +86,7 @@ def _plain(name: str) -> str:
 def _key_within(text: str) -> str:
     """The key of the GPU that a text names, the one of most words; empty for none."""
     words = re.findall(r"[a-z0-9]+", text.lower())
-    keys = {key.replace("-", ""): key for key in (*GPUS, *GPU_TABLES["no_sheet"])}
+    keys = {key.replace("-", ""): key for key in (*GPUS, *NO_SHEET)}
     runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
     for first, end in runs:
         short = "".join(words[first:end])
@@ -104,8 +106,7 @@ def find_gpu(text: str) -> GpuFacts:
             return GpuFacts(name, name, name)
     if architecture_named(plain).capability:
         return GpuFacts(plain, plain, plain)
-    archs = {key: facts.arch for key, facts in GPUS.items()} | GPU_TABLES["no_sheet"]
     key = _key_within(text)
     if key:
-        return GPUS.get(key) or GpuFacts(key, key, archs[key])
-    raise ConfigError(f"no GPU '{text}' is known: use one of {', '.join(archs)}, any")
+        return GPUS.get(key) or NO_SHEET[key]
+    raise ConfigError(f"no GPU '{text}' is known: use one of {', '.join((*GPUS, *NO_SHEET))}, any")

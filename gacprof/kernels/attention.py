@@ -83,17 +83,10 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
     table = load_table(call.gpu, call.torch)
     if table is None:
         return None
-    return table.sdpa(
-        call.head_dim,
-        call.dtype,
-        call.q_len,
-        call.kv_len,
-        causal=call.causal,
-        mask="float" if call.mask else "none",
-        heads=call.heads,
-        kv_heads=call.kv_heads,
-        batch=call.batch,
-    )
+    shape = call.head_dim, call.dtype, call.q_len, call.kv_len
+    mask = "float" if call.mask else "none"
+    grid: dict[str, Any] = {"heads": call.heads, "kv_heads": call.kv_heads, "batch": call.batch}
+    return table.sdpa(*shape, causal=call.causal, mask=mask, **grid)
 
 
 def backend(call: AttentionCall) -> str:

@@ -144,45 +144,27 @@ class DispatchTable:
             return None
         kernel = None
         if backend == "flash":
+            parts, tile = 1, "its tile depends on heads × batch"
             grid: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads}
-            kernel = self._flash(head_dim, dtype, q_len, kv_len, causal, gqa, grid)
+            if all(grid.values()):
+                parts = key_parts(head_dim, q_len, kv_len, sms=self.profile["sms"], **grid)
+                tile = "tile {tile[0]} × {tile[1]}, {warps} warps"
+            if parts > 1:
+                tile += f", keys in {parts} parts"
+            # A tile depends on whether keys are split; only a whole one on causal, and not with one
+            # query, which sees all keys. Of the shapes that were asked prefill has whole keys on
+            # every GPU, decode split ones.
+            shape = "decode" if parts > 1 else "prefill"
+            is_causal = causal and q_len > 1 and parts == 1
+            flash = self.fa2(head_dim, dtype, shape, causal=is_causal, gqa=gqa)
+            if flash is not None:
+                padded = ", head_dim padded before" if head_dim % FLASH_MULTIPLE else ""
+                text = f"FlashAttention-2 for head_dim {{template}}, {tile}{padded}"
+                kernel = text.format_map(flash)
         elif backend == "efficient":
             shape = "decode" if q_len == 1 else "prefill"
             kernel = self.sections["efficient"].lookup(head_dim, dtype, mask, causal, gqa, shape)
         return SdpaAnswer(backend, kernel)
-
-    def _flash(
-        self,
-        head_dim: int,
-        dtype: str,
-        q_len: int,
-        kv_len: int,
-        causal: bool,
-        gqa: bool,
-        grid: Mapping[str, Any],
-    ) -> str | None:
-        """FlashAttention-2's kernel in words: its tile too, where the whole ``grid`` is known."""
-        parts = 1
-        if all(grid.values()):
-            parts = key_parts(head_dim, q_len, kv_len, sms=self.profile["sms"], **grid)
-        # A tile depends on whether keys are split; only a whole one on causal, and not with one
-        # query, which sees all keys. Of the shapes that were asked prefill has whole keys on every
-        # GPU, decode split ones.
-        shape = "decode" if parts > 1 else "prefill"
-        is_causal = causal and q_len > 1 and parts == 1
-        flash = self.fa2(head_dim, dtype, shape, causal=is_causal, gqa=gqa)
-        if flash is None:
-            return None
-        words = [f"FlashAttention-2 for head_dim {flash['template']}"]
-        if all(grid.values()):
-            words.append("tile {tile[0]} × {tile[1]}, {warps} warps".format_map(flash))
-        else:
-            words.append("its tile depends on heads × batch")
-        if parts > 1:
-            words.append(f"keys in {parts} parts")
-        if head_dim % FLASH_MULTIPLE:
-            words.append("head_dim padded before")
-        return ", ".join(words)
 
     def fa2(
         self,

@@ -33,9 +33,8 @@ class Kernel:
     the operands' type, ``math`` what the multipliers see (``tf32``). ``mma`` is one tensor-core
     instruction's (M, N, K). Rows of the operands and of the result are a multiple of ``alignment``
     elements. ``layout`` says by cuBLAS's letters which operands are transposed (``tn``): W of
-    ``x·Wᵀ`` comes first there. ``template``
-    is the head_dim of an attention kernel, ``even_k`` whether it needs one that fills it. Operands
-    are ``padded`` by kernels before it.
+    ``x·Wᵀ`` comes first there. ``template`` is the head_dim of an attention kernel, ``even_k``
+    whether it needs one that fills it. Operands are ``padded`` by kernels before it.
     """
 
     name: str

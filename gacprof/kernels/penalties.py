@@ -60,7 +60,9 @@ def estimate(gpu: str, dtype: str, rows: int, n: int, k: int) -> Estimate | None
     if parity == "aligned" or not is_measured:
         return None
     rates, ratios = measured(gpu, parity, "tflops"), measured(gpu, parity, "ratio")
-    if len(rates) >= MIN_GROUPS and fills(gpu, rows, n):
+    # A kernel reaches its rate where its tiles keep half of the GPU busy.
+    tiles = -(-rows // TILE) * -(-n // TILE)
+    if len(rates) >= MIN_GROUPS and 2 * tiles >= (gpu_facts(gpu).sms or 0):
         padded_us = third_party.aligned_us(gpu, rows, n, k)
         if padded_us is not None:
             low, high = interval_of([rate for _, rate in rates])
@@ -73,22 +75,14 @@ def estimate(gpu: str, dtype: str, rows: int, n: int, k: int) -> Estimate | None
     return None
 
 
-def fills(gpu: str, rows: int, n: int) -> bool:
-    """Tell if a product keeps enough of a GPU busy for its kernel to reach its rate."""
-    tiles = -(-rows // TILE) * -(-n // TILE)
-    return 2 * tiles >= (gpu_facts(gpu).sms or 0)
-
-
 def worst_estimate(gpu: str, uses: Iterable[Use], size: int) -> Estimate | None:
     """Return the largest estimate of the products that a dim feeds at a size, if there is any."""
-    worst = None
+    costs = []
     for use in uses:
         lengths = use.at(size)
         if lengths is not None:
-            cost = estimate(gpu, use.dtype, use.tokens, *lengths)
-            if cost is not None and (worst is None or cost.high > worst.high):
-                worst = cost
-    return worst
+            costs.append(estimate(gpu, use.dtype, use.tokens, *lengths))
+    return max(filter(None, costs), key=lambda cost: cost.high, default=None)
 
 
 @cache

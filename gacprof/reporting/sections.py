@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
@@ -136,15 +137,14 @@ def slowdown_text(cost: Slowdown) -> str:
     shares = f"{percent(cost.odd, 0)} odd, {percent(cost.even, 0)} even"
     if cost.unknown:
         shares += f", {percent(cost.unknown, 0)} misaligned of unknown cost and counted as padded"
-    counted_by, before, unit, behind = "arithmetic", "×", 1.0, ""
+    counted_by, amount, unit = "arithmetic", "×{}", 1.0
     if cost.padded_us is not None:
-        counted_by, before, unit = f"{PACKAGE}'s padded times", "", cost.padded_us / 1e3
-        behind = " ms"
-    models = [f"padded {before}{unit:.2g}{behind}"]
+        counted_by, amount, unit = f"{PACKAGE}'s padded times", "{} ms", cost.padded_us / 1e3
+    models = ["padded " + amount.format(f"{unit:.2g}")]
     if cost.dense:
-        models.append(f"dense (padded too) {before}{cost.dense * unit:.2g}{behind}")
-    low, high = cost.low * unit, cost.high * unit
-    models.append(f"as stored an estimated {before}{low:.2g} to {high:.2g}{behind}")
+        models.append("dense (padded too) " + amount.format(f"{cost.dense * unit:.2g}"))
+    bounds = f"{cost.low * unit:.2g} to {cost.high * unit:.2g}"
+    models.append("as stored an estimated " + amount.format(bounds))
     without = "The host's time, attention"
     if cost.untimed:
         without += f", {percent(cost.untimed, 0)} of the arithmetic, which nobody timed,"
@@ -458,25 +458,21 @@ def trace_section(report: TraceReport) -> Section:
             "name of a kernel tells a tier: gacprof sweep measures this one."
         )
         return Section(title, headline)
-    shares = {kind: percent(share) for kind, share in report.shares.items()}
+    shares: dict[str, str] = defaultdict(lambda: "0 %")
+    shares |= {kind: percent(share) for kind, share in report.shares.items()}
     dark = report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0)
     causes = sorted(report.causes, key=lambda cause: -report.causes[cause])
     by_cause = ", ".join(f"{cause} {percent(report.causes[cause])}" for cause in causes)
-    by_cause = f" ({by_cause})" if by_cause else ""
-    headline = (
-        f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
-        f"{microseconds(report.us)}. "
-    )
+    headline = f"{report.gpu or 'A GPU without a name'}: {counted(report.kernels, 'kernel')}, "
+    headline += f"{microseconds(report.us)}. "
     if dark:
         headline += (
             f"{percent(dark)} of the time cannot be judged: products whose kernels tell no "
-            f"alignment {shares.get('not judged', '0 %')}, kernels of unknown name "
-            f"{shares.get('unknown', '0 %')}. "
+            f"alignment {shares['not judged']}, kernels of unknown name {shares['unknown']}. "
         )
-    headline += (
-        f"{shares.get('misaligned', '0 %')} surely ran in misaligned kernels{by_cause}; aligned "
-        f"ones in their place would save at most {percent(report.gain_at_most)}"
-    )
+    headline += f"{shares['misaligned']} surely ran in misaligned kernels"
+    headline += f" ({by_cause})" if by_cause else ""
+    headline += f"; aligned ones in their place would save at most {percent(report.gain_at_most)}"
     if report.gain_like_aligned is not None:
         headline += f", {percent(report.gain_like_aligned)} at the rates of aligned ones here"
     rows = [trace_row(product) for product in report.products[:MAX_PRODUCTS]]
@@ -509,8 +505,7 @@ def trace_row(product: MisalignedProduct) -> Row:
     """A misaligned product: its cause, sizes and kernel, and its times."""
     lengths = ", ".join(f"{dim}={length}" for dim, length in product.at_fault.items())
     times = [microseconds(us) if us else "" for us in (product.floor_us, product.like_aligned_us)]
-    names = product.dims or product.weights
-    where = first_of(names) if names else product.layer
+    where = first_of(product.dims or product.weights or (product.layer,))
     runs, time = str(product.count), microseconds(product.us)
     return (product.cause, lengths, product.product, product.kernel, runs, time, *times, where)
 

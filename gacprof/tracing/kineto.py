@@ -96,9 +96,9 @@ def items(path: Path, prefix: str) -> Iterator[Any]:
     """Yield the values at a place of a JSON file. One that is a list holds events alone."""
     with opened(path) as file:
         is_list = file.read(64).lstrip().startswith(b"[")
-    if is_list and prefix != EVENTS:
-        return
-    with opened(path) as file:
+        if is_list and prefix != EVENTS:
+            return
+        file.seek(0)
         yield from ijson.items(file, "item" if is_list else prefix, use_float=True)
 
 
@@ -112,10 +112,8 @@ def opened(path: Path) -> BinaryIO:
 def device_of(path: Path) -> str:
     """Return the driver's name of the GPUs that a trace lists; empty where it lists several kinds,
     or none."""
-    names = set()
-    for properties in items(path, "deviceProperties.item"):
-        if isinstance(properties, dict):
-            names.add(str(properties.get("name", "")))
+    devices = items(path, "deviceProperties.item")
+    names = {str(device.get("name", "")) for device in devices if isinstance(device, dict)}
     return names.pop() if len(names) == 1 else ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 from pathlib import Path
 from statistics import median
@@ -226,9 +227,7 @@ def finding_on(
     """Say why a product ran in a misaligned kernel, and what it could take."""
     floor = run.floor_us(facts)
     candidates = weights.of(run.product)
-    names: list[str] = []
-    for candidate in candidates:
-        names += candidate.weights
+    names = tuple(dict.fromkeys(chain.from_iterable(product.weights for product in candidates)))
     return MisalignedProduct(
         cause=cause_of(run, neighbours, candidates),
         at_fault=run.lengths_at_fault,
@@ -240,8 +239,8 @@ def finding_on(
         floor_us=floor,
         like_aligned_us=like_aligned_us(run, floor, neighbours),
         layer=run.layer,
-        weights=tuple(dict.fromkeys(names)),
-        dims=weights.dims_of(candidates, run.lengths_at_fault),
+        weights=names,
+        dims=weights.dims_of(names, run.lengths_at_fault),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,13 +34,10 @@ class CheckpointProducts:
         products = self.by_lengths.get((product.N, product.K), ())
         return [p for p in products if p.role.kind == "expert" or not product.is_batched]
 
-    def dims_of(self, products: Iterable[Product], lengths: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the dims that feed these lengths (N, K) of products."""
+    def dims_of(self, weights: Iterable[str], lengths: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the dims that feed these lengths (N, K) of weights."""
         axes = [axis for axis in AXES if axis in lengths]
-        feeds: set[Feed] = set()
-        for product in products:
-            for weight in product.weights:
-                feeds |= {Feed(weight, axis) for axis in axes}
+        feeds = set(itertools.starmap(Feed, itertools.product(weights, axes)))
         return tuple(dim.name for dim in self.dims if not feeds.isdisjoint(dim.feeds))
 
 
