@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
-from gacprof.core.errors import ConfigError
+from gacprof.core.errors import ConfigError, require_within
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
@@ -68,6 +68,7 @@ def explain(
     """
     if not 1 <= size <= MAX_SIZE:
         raise ConfigError(f"a size of {size}: give one from 1 to {MAX_SIZE}")
+    require_within("other", other, MAX_SIZE)
     size_source = open_source(source)
     used_dtype = choose_dtype(size_source, dtype, "float16")
     low, high = size, window_of(size)[1]

@@ -64,8 +64,9 @@ CAUSES = {
     ),
     "tokens or weight": (
         "Tokens or weight: a side of stacked matrices, as numbers of tokens, head_dims and widths "
-        "of experts are; --checkpoint MODEL may tell."
+        "of experts are."
     ),
+    "mixed": "Mixed: sides of several causes, which all have to be multiples.",
     "no shape": (
         "No shape: record_shapes=True records those of PyTorch's own operators; kernels in CUDA "
         "graphs and files of names have none, and sums of split K are counted apart there."

@@ -19,7 +19,6 @@ from gacprof.tracing.recording import Recording
 from gacprof.tracing.runs import VECTOR_BYTES, Kind, Run, best_alignment, runs_of
 from gacprof.tracing.summaries import read_ncu_report, read_nsys
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
-from gacprof.workload.products import Product
 
 MIN_GAIN = 0.02  # of the GPU's time: what is worth a finding
 VOCABULARY = 30_000
@@ -29,11 +28,11 @@ LOAD_BYTES = (16, 4, 2, 1)  # of the loads that kernels are made for
 COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
 LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
-Cause = Literal["weight", "vocabulary", "tokens", "tokens or weight", "memory", "no shape"]
+Cause = Literal["weight", "vocabulary", "tokens", "tokens or weight", "mixed", "memory", "no shape"]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
-``tokens``, is no multiple; of stacked matrices it is not always known which. Or the sizes allow a
-better kernel and the ``memory`` is off: a pointer, or rows within a larger matrix. ``no shape``:
-the file does not say."""
+``tokens``, is no multiple (of stacked matrices it is not always known which), or sides of several
+such causes (``mixed``). Or the sizes allow a better kernel and the ``memory`` is off: a pointer, or
+rows within a larger matrix. ``no shape``: the file does not say."""
 
 
 @dataclass(frozen=True)
@@ -197,11 +196,13 @@ def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
 @dataclass(frozen=True)
 class Neighbours:
     """What the other products of a trace tell of one: the ``row_counts`` and ``sides`` of products
-    of a matrix and a weight, head_dims of the checkpoint among the latter; and by type how near
-    aligned products came to their floor, by their arithmetic."""
+    of a matrix and a weight, head_dims of the checkpoint among the latter, and its vocabularies
+    (None: there is no checkpoint); by type how near aligned products came to their floor, by their
+    arithmetic."""
 
     row_counts: frozenset[int]
     sides: frozenset[int]
+    vocabularies: frozenset[int] | None
     nearness: Mapping[str, Sequence[tuple[int, float]]]
 
 
@@ -218,7 +219,9 @@ def neighbours_of(
             # What comes from a cache is faster than the memory's floor.
             share = min(1.0, floor / run.us)
             nearness.setdefault(run.kernel.dtype, []).append((run.product.flops, share))
-    return Neighbours(frozenset(product.M for product in flat), frozenset(sides), nearness)
+    row_counts = frozenset(product.M for product in flat)
+    vocabularies = weights.vocabularies if weights.path else None
+    return Neighbours(row_counts, frozenset(sides), vocabularies, nearness)
 
 
 def finding_on(
@@ -229,7 +232,7 @@ def finding_on(
     candidates = weights.of(run.product)
     names = tuple(dict.fromkeys(chain.from_iterable(product.weights for product in candidates)))
     return MisalignedProduct(
-        cause=cause_of(run, neighbours, candidates),
+        cause=cause_of(run, neighbours, is_weight=bool(candidates)),
         at_fault=run.lengths_at_fault,
         multiple=best_alignment(run.kernel),
         product=str(run.product or ""),
@@ -244,20 +247,26 @@ def finding_on(
     )
 
 
-def cause_of(run: Run, neighbours: Neighbours, candidates: Sequence[Product]) -> Cause:
-    """Return why a product ran misaligned; the checkpoint has ``candidates`` of its lengths."""
+def cause_of(run: Run, neighbours: Neighbours, *, is_weight: bool) -> Cause:
+    """Return why a product ran misaligned; ``is_weight``: the checkpoint has its lengths."""
     if run.product is None:
         return "no shape"
     if allowed_alignment(run) > (run.kernel.alignment or 1):
         return "memory"
-    # The length with the fewest factors of 2 decides which kernel serves.
-    length = min(run.lengths_at_fault.values(), key=lambda length: length & -length)
-    if candidates:
-        is_vocabulary = all(candidate.role.kind == "vocab" for candidate in candidates)
-        return "vocabulary" if is_vocabulary else "weight"
-    if not run.product.is_batched:
-        return "vocabulary" if length >= VOCABULARY else "weight"
-    # Weights are multiplied by whole sequences; the heads of a layer are a side of its weights.
+    causes: set[Cause] = set()
+    for length in run.lengths_at_fault.values():
+        if run.product.is_batched and not is_weight:
+            causes.add(cause_of_stacked(length, neighbours))
+        elif neighbours.vocabularies is None:
+            causes.add("vocabulary" if length >= VOCABULARY else "weight")
+        else:
+            causes.add("vocabulary" if length in neighbours.vocabularies else "weight")
+    return causes.pop() if len(causes) == 1 else "mixed"
+
+
+def cause_of_stacked(length: int, neighbours: Neighbours) -> Cause:
+    """Return what a side of stacked matrices is: weights are multiplied by whole sequences, and the
+    heads of a layer are a side of its weights."""
     is_count = any(count % length == 0 for count in neighbours.row_counts)
     is_part = any(side % length == 0 for side in neighbours.sides)
     if is_count == is_part:

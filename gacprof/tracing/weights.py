@@ -23,6 +23,7 @@ class CheckpointProducts:
     path: str = ""
     dims: Sequence[Dim] = ()
     head_dims: frozenset[int] = frozenset()
+    vocabularies: frozenset[int] = frozenset()
     by_lengths: Mapping[tuple[int | None, int | None], Sequence[Product]] = field(
         default_factory=dict
     )
@@ -44,6 +45,7 @@ class CheckpointProducts:
 def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
     """Return what one GPU multiplies of a checkpoint."""
     by_lengths: dict[tuple[int | None, int | None], list[Product]] = {}
+    vocabularies = set()
     head_dims = frozenset(attention.head_dim for attention in inventory.attentions)
     model = Products(inventory, {1: 1.0})
     for fused in (frozenset[str](), model.fused | FUSED):
@@ -52,7 +54,11 @@ def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
             same = by_lengths.setdefault((product.N, product.K), [])
             if product not in same:
                 same.append(product)
-    return CheckpointProducts(inventory.path, inventory.dims, head_dims, by_lengths)
+            if product.role.kind == "vocab" and product.N:
+                vocabularies.add(product.N)
+    return CheckpointProducts(
+        inventory.path, inventory.dims, head_dims, frozenset(vocabularies), by_lengths
+    )
 
 
 def weight_runs(runs: Sequence[Run], weights: CheckpointProducts) -> list[Run]:

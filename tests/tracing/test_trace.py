@@ -176,6 +176,28 @@ def test_sides_of_stacked_matrices(
     assert product.cause == cause
 
 
+def test_every_side_at_fault_counts(tmp_path: Path) -> None:
+    """Padding the tokens alone leaves a head_dim of 27 where it is."""
+    file = TraceFile()
+    file.call("aten::addmm", linear(2 * 77, 3 * 27, 4096), ALIGN1.format("tn"), 9)
+    file.call("aten::bmm", [[6, 77, 27], [6, 27, 77]], ALIGN1.format("tn"), 9)
+    file.call("aten::addmm", linear(2 * 77, 50257, 81), ALIGN1.format("tn"), 9)
+    report = trace(file.write(tmp_path / "trace.json"))
+    assert [product.cause for product in report.products] == ["weight", "mixed", "mixed"]
+
+
+def test_gradients_of_a_head_are_of_the_vocabulary(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=107)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+    file = TraceFile()
+    file.call("aten::mm", [[64, 32], [32, 107]], ALIGN1.format("tn"), 9)
+    file.call("aten::mm", [[64, 107], [107, 32]], ALIGN1.format("nn"), 9)
+    file.call("aten::mm", [[107, 64], [64, 32]], ALIGN1.format("nt"), 9)
+    report = trace(file.write(tmp_path / "trace.json"), checkpoint=tmp_path / "model")
+    assert [product.cause for product in report.products] == ["vocabulary"] * 3
+
+
 def test_a_kernel_below_what_its_sizes_allow_is_a_matter_of_memory(tmp_path: Path) -> None:
     file = TraceFile()
     file.call("aten::addmm", linear(512, 4096, 4098), ALIGN1.format("tn"), 9)
