@@ -78,6 +78,7 @@ def checkpoint(
             for x in ("gate", "up", "down")
         }
         config = {"moe_intermediate_size": 51, "n_shared_experts": 2}
+        config |= {"n_routed_experts": 2, "num_experts_per_tok": 1}
     return scan(write_checkpoint(folder / "model", shapes, config))
 
 
