@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,17 +60,15 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     dense = shapes(products, merged) if merged else {}
     flops = {shape: padded_flops(shape) for shape in stored | dense}
     # What is the same in all three models, as a head, need not have been timed.
-    times = {s: third_party.aligned_us(source.name, s.rows, s.n, s.k) for s in flops}
-    weights = {shape: time for shape, time in times.items() if time is not None}
-    is_timed = weights.keys() >= costs.keys() | (dense.keys() - stored.keys())
-    if not is_timed:
-        weights = flops
-    untimed = sum(flops[shape] * often for shape, often in stored.items() if shape not in weights)
-    untimed /= sum(flops[shape] * often for shape, often in stored.items())
-    parts = {shape: weights[shape] * often for shape, often in stored.items() if shape in weights}
+    needed = costs.keys() | (dense.keys() - stored.keys())
+    times = padded_times(source.name, flops)
+    is_timed = times.keys() >= needed
+    weights = times if is_timed else flops
+    parts = weighted(stored, weights)
     padded = sum(parts.values())
     parts = {shape: part / padded for shape, part in parts.items()}
-    dense_parts = [weights[shape] * often for shape, often in dense.items() if shape in weights]
+    arithmetic = weighted(stored, flops)
+    left_out = sum(part for shape, part in arithmetic.items() if shape not in weights)
     shares = {"aligned": 0.0, "odd": 0.0, "even": 0.0, "unknown": 0.0}
     for shape, part in parts.items():
         parity = parity_of(shape.n, shape.k)
@@ -82,9 +81,9 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
         unknown=shares["unknown"],
         low=1 + sum(parts[shape] * (cost.low - 1) for shape, cost in costs.items()),
         high=1 + sum(parts[shape] * (cost.high - 1) for shape, cost in costs.items()),
-        dense=sum(dense_parts) / padded or None,
+        dense=sum(weighted(dense, weights).values()) / padded or None,
         padded_us=padded if is_timed else None,
-        untimed=untimed,
+        untimed=left_out / sum(arithmetic.values()),
     )
 
 
@@ -106,3 +105,14 @@ def padded_flops(shape: Shape) -> float:
     """Return the arithmetic of a padded product."""
     n, k = (-(-side // PADDED_TO) * PADDED_TO for side in (shape.n, shape.k))
     return 2.0 * shape.rows * n * k
+
+
+def padded_times(gpu: str, of_shapes: Iterable[Shape]) -> dict[Shape, float]:
+    """Return the µs of the padded products that others timed."""
+    times = {s: third_party.aligned_us(gpu, s.rows, s.n, s.k) for s in of_shapes}
+    return {shape: time for shape, time in times.items() if time is not None}
+
+
+def weighted(counts: Mapping[Shape, float], weights: Mapping[Shape, float]) -> dict[Shape, float]:
+    """Return each shape's weight as often as it runs; without those that have none."""
+    return {shape: weights[shape] * often for shape, often in counts.items() if shape in weights}

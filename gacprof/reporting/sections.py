@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from gacprof.lint.report import LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
-    from gacprof.tracing.trace import MisalignedProduct, TraceReport
+    from gacprof.tracing.findings import MisalignedProduct
+    from gacprof.tracing.trace import TraceReport
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")

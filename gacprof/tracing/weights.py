@@ -10,8 +10,9 @@ from gacprof.checkpoint.inventory import Dim, Feed, Inventory
 from gacprof.tracing.recording import RecordedProduct
 from gacprof.tracing.runs import Run
 from gacprof.workload.products import Axis, Product, Products
+from gacprof.workload.roles import ROLES
 
-FUSED = frozenset({"qkv", "gate_up"})  # what engines multiply as one
+FUSED = frozenset(role.fused for role in ROLES.values() if role.fused)  # in some engine
 AXES: Sequence[Axis] = ("N", "K")
 
 
@@ -48,7 +49,7 @@ def checkpoint_products(inventory: Inventory) -> CheckpointProducts:
     vocabularies = set()
     head_dims = frozenset(attention.head_dim for attention in inventory.attentions)
     model = Products(inventory, {1: 1.0})
-    for fused in (frozenset[str](), model.fused | FUSED):
+    for fused in (frozenset[str](), FUSED):
         model.fused = fused
         for product in model.on_device(inventory.modules):
             same = by_lengths.setdefault((product.N, product.K), [])
