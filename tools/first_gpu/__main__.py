@@ -1,6 +1,7 @@
 """What a GPU that is lent for some minutes should do: one command, one archive.
 
     python3 tools/first_gpu [--seconds 540]             # on the machine with the GPU
+    python3 tools/first_gpu --steps ncu tests           # these alone, in this order
     python3 tools/first_gpu wheels                      # before: what it lacks, into .whl/
     python3 tools/first_gpu read ARCHIVE --out FOLDER   # after: maps, pages, and what was seen
 
@@ -24,7 +25,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def steps(device: str) -> list[Step]:
     model = str(ROOT / "runs/first-gpu-models")
     ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
     dispatch = (str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json")
+    traces = (str(HERE / "traces.py"), "--out", "traces")
     planes = (str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json")
     bench = (str(HERE / "llamas.py"), model, "--seconds", "40", "--out", "bench.json")
     gpu_tests = (*pytest, str(ROOT / "tests/check/test_bench.py"))
@@ -107,6 +109,7 @@ def steps(device: str) -> list[Step]:
         sweep("quick", device, 85),
         sweep("quick", device, 70, "again"),
         script("tests", 90, *gpu_tests, finding="tests.log"),
+        script("traces", 45, *traces, least_s=30),
         sweep("full-products", device, 220),
         script("bench", 120, *bench, least_s=90),
         sweep("full-attention", device, 120),
@@ -119,8 +122,10 @@ def steps(device: str) -> list[Step]:
 # ---- running ----
 
 
-def run(seconds: float, device: str) -> int:
-    """Run what is not done yet and fits into the time that is left; 0 where nothing failed."""
+def run(seconds: float, device: str, names: Sequence[str] = ()) -> int:
+    """Run what is not done yet and fits into the time that is left, of all steps or of those that
+    are named; 0 where nothing failed."""
+    chosen = {step.name: step for step in steps(device)}
     ends = time.monotonic() + seconds
     archive = Path(os.environ.get("OUT") or ROOT / "runs") / "first-gpu.tar.gz"
     archive.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +142,7 @@ def run(seconds: float, device: str) -> int:
         split_suite()
         done = finished_steps()
         with clock_log():
-            for step in steps(device):
+            for step in [chosen[name] for name in names or chosen]:
                 left_s = ends - time.monotonic() - 2 * ENDING_S
                 if step.name in done or left_s < step.least_s:
                     continue
@@ -327,12 +332,13 @@ def main() -> None:
     parser.add_argument("verb", nargs="?", default="run", choices=("run", "read", "wheels"))
     parser.add_argument("archive", nargs="?", type=Path, help="with read")
     parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--steps", nargs="+", default=(), choices=[s.name for s in steps("cuda")])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/first-gpu-read")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the last archive is packed
     if options.verb == "run":
-        sys.exit(run(options.seconds, options.device))
+        sys.exit(run(options.seconds, options.device, options.steps))
     if options.verb == "wheels":
         from wheels import fetch_wheels
 

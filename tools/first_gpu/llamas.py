@@ -31,21 +31,26 @@ SIZES = {
 """(head_dim, width of the MLP)."""
 
 
+def config_of(name: str, layers: int, hidden: int) -> LlamaConfig:
+    head_dim, width = SIZES[name]
+    return LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=width,
+        num_attention_heads=hidden // 128,
+        num_key_value_heads=max(1, hidden // 512),
+        head_dim=head_dim,
+        num_hidden_layers=layers,
+        vocab_size=32_000,
+        dtype="bfloat16",
+    )
+
+
 def write(folder: Path, layers: int, hidden: int, device: str) -> list[str]:
     """Write the checkpoints that are not there yet, and return their folders."""
-    for name, (head_dim, width) in SIZES.items():
+    for name in SIZES:
         if (folder / name / "config.json").exists():
             continue
-        config = LlamaConfig(
-            hidden_size=hidden,
-            intermediate_size=width,
-            num_attention_heads=hidden // 128,
-            num_key_value_heads=max(1, hidden // 512),
-            head_dim=head_dim,
-            num_hidden_layers=layers,
-            vocab_size=32_000,
-            dtype="bfloat16",
-        )
+        config = config_of(name, layers, hidden)
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         model.save_pretrained(folder / f"{name}.new")
