@@ -12,10 +12,14 @@ import pandas as pd
 from archive import unpack
 
 import gacprof
+from gacprof.cliffmap.cliffmap import CliffMap
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.formatting import counted
+from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels.names import Kernel, parse
 
+JOINED = ("full-products", "full-attention", "quick")
+"""Runs whose curves become one map; of two that hold a size, the first was measured longer."""
 TAIL = 8
 """Lines of a log that are shown of a step whose results are words."""
 
@@ -39,6 +43,24 @@ def read(archive: Path, out: Path) -> None:
     for folder in sorted(path.parent for path in raw.rglob("run.json")):
         name = "-".join(folder.relative_to(raw).parts)  # "before-quick": of another machine
         print(run_text(folder, name, out))
+    parts = [out / f"{name}.json" for name in JOINED if (out / f"{name}.json").exists()]
+    if parts:
+        print(joined([gacprof.load_map(path) for path in parts], out / "joined.json"))
+
+
+def joined(maps: list[CliffMap], path: Path) -> Path:
+    """Write the curves of one machine's maps as one map."""
+    first = maps[0]
+    CliffMap(
+        f"{gpu_facts(first.environment.name).key}-measured",
+        first.provenance,
+        first.environment,
+        tuple(curve for part in maps for curve in part.curves),
+        first.tolerance,
+        max(part.noise_floor or 0.0 for part in maps),
+        tuple(warning for part in maps for warning in part.warnings),
+    ).save(path)
+    return path
 
 
 def clocks_text(path: Path) -> str:
