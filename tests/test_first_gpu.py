@@ -173,6 +173,7 @@ def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert load_map(out / "quick.json").curves[0].with_verdict("safe") == [64, 72, 80, 88, 96]
     assert (out / "quick/index.html").is_file()
     assert not (out / "full.json").exists()
+    assert load_map(out / "joined.json").curves == load_map(out / "quick.json").curves
     printed = capsys.readouterr().out
     assert "345 to 1980 MHz" in printed and "690 W" in printed
     assert "align1" in printed and "not seen" in printed

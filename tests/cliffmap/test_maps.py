@@ -393,4 +393,4 @@ def test_maps_that_are_none_are_refused(tmp_path: Path) -> None:
         load_map(TESTS / "fixtures" / "artefacts-0.1" / "h100-published.cliffmap.json")
     with pytest.raises(MapError):
         build_map(replace(PlantedRun(()), environment=PLANTED))
-    assert shipped_maps() == ["a100-published", "cpu-example", "h100-published"]
+    assert {"a100-published", "cpu-example", "h200-measured"} <= set(shipped_maps())

@@ -15,7 +15,6 @@ import gacprof
 from gacprof.cliffmap.cliffmap import CliffMap
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.formatting import counted
-from gacprof.gpus.datasheet import gpu_facts
 from gacprof.kernels.names import Kernel, parse
 
 JOINED = ("full-products", "full-attention", "quick")
@@ -52,7 +51,7 @@ def joined(maps: list[CliffMap], path: Path) -> Path:
     """Write the curves of one machine's maps as one map."""
     first = maps[0]
     CliffMap(
-        f"{gpu_facts(first.environment.name).key}-measured",
+        "-".join([*first.environment.name.lower().split()[1:], "measured"]),
         first.provenance,
         first.environment,
         tuple(curve for part in maps for curve in part.curves),
