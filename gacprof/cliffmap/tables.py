@@ -11,7 +11,7 @@ import pandas as pd
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import sizes_text
-from gacprof.core.sizes import SizeVerdict
+from gacprof.core.sizes import SizeVerdict, seems_safe
 
 
 def candidates(
@@ -63,7 +63,7 @@ def candidates(
     for source in maps:
         cliff_map = source if isinstance(source, CliffMap) else load_map(source)
         curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, others))
-        columns.append({v.size: v for v in curve.sizes if v.verdict == "safe"})
+        columns.append({v.size: v for v in curve.sizes if seems_safe(v, cliff_map.tolerance)})
     common = sorted(set(columns[0]).intersection(*columns[1:]))
     if not common:
         names = " and ".join(str(getattr(source, "name", source)) for source in maps)

@@ -10,6 +10,7 @@ import numpy as np
 
 from gacprof.core.errors import PlanError
 from gacprof.core.sizes import SizeSource, Use
+from gacprof.core.verdicts import as_verdicts
 from gacprof.diagnosing.safe_ranks import safe_ranks
 from gacprof.diagnosing.sizes import window_of
 from gacprof.diagnosing.source import open_source
@@ -82,7 +83,7 @@ def align(
         low, high = window_of(dim, window)
         if uses is not None:
             verdicts = size_source.judge(uses[i], size_source.sizes(uses[i], low, high))
-            sizes = [v.size for v in verdicts if v.verdict == "safe"]
+            sizes = as_verdicts(verdicts, size_source.tolerance).offered.tolist()
         else:
             sizes = safe_ranks(cost, size_source, tokens=tokens, dtype=dtype, low=low, high=high)
         unit = int(np.sum(cost))

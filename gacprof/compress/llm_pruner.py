@@ -19,6 +19,7 @@ from gacprof.compress.options import Candidates, Objective, parameters_left
 from gacprof.compress.statistics import LayerStatistics, backward_statistics
 from gacprof.core.errors import CheckpointError, PlanError
 from gacprof.core.sizes import SizeSource
+from gacprof.core.verdicts import as_verdicts
 from gacprof.diagnosing.source import products_for
 from gacprof.realigning.changes import new_checkpoint
 from gacprof.realigning.realign import output_tensors
@@ -111,7 +112,8 @@ class Pruning:
             if source is not None:
                 uses = products_for(self.inventory, source, tokens=tokens).uses_of(dim)
                 verdicts = source.judge(uses, source.sizes(uses, 1, dim.size))
-                sizes = [v.size for v in verdicts if v.verdict == "safe"] or [dim.size]
+                offered = as_verdicts(verdicts, source.tolerance).offered.tolist()
+                sizes = offered or [dim.size]
             own_size = max(1, dim.size * room // pruned)
             candidates[dim.name] = Candidates(sizes, own_size, dim.params_per_unit)
         return candidates, room

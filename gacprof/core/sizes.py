@@ -25,7 +25,6 @@ Cause = Literal[
     "noise",
     "other_side",
     "unproven",
-    "few_rows",
     "unserved",
     "split_scales",
     "no_rules",
@@ -35,10 +34,11 @@ Cause = Literal[
 ]
 """Why a size is not safe. *Misaligned*: a larger one is of a better tier (``alignment``), has a
 kernel template of its own (``template``), or takes less (``slower``), or ranks would share words
-or scales of quantised weights (``split_scales``). *Undecided*: by ``noise``, a
-worse ``other_side`` of a product, a tier that is ``unproven`` to be enough, ``few_rows``, or larger
-sizes that were not measured (``not_comparable``). *Unknown*: no kernel serves it (``unserved``), or
-there are ``no_rules``, it was ``not_measured``, or it ``failed``. Empty: safe, or not told."""
+or scales of quantised weights (``split_scales``). *Undecided*: by ``noise``, a worse ``other_side``
+of a product, an ``alignment`` that is mostly slower, a tier that is ``unproven`` to be enough, or
+larger sizes that were not measured (``not_comparable``). *Unknown*: no kernel serves it
+(``unserved``), or there are ``no_rules``, it was ``not_measured``, or it ``failed``. Empty: safe,
+or not told."""
 
 TOLERANCE = 0.02  # the penalty up to which a size is safe, where a source has no other
 
@@ -99,8 +99,8 @@ class SizeVerdict:
 
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
     """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the source's tolerance; or undecided by a source without latencies."""
-    if verdict.verdict != "undecided" or verdict.cause == "not_comparable":
+    within the source's tolerance; or of the best tier by a source without latencies."""
+    if verdict.verdict != "undecided" or verdict.cause in ("not_comparable", "alignment"):
         return verdict.verdict == "safe"
     penalty = verdict.penalty
     return penalty is None or penalty.value <= tolerance < penalty.high

@@ -183,8 +183,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue  # few are odd: the larger ones are asked for those alone
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
-        safe = [verdict for verdict in verdicts if verdict.verdict == "safe"]
-        better = better_size(safe, head_dim, source.tolerance)
+        better = better_size(verdicts, head_dim, source.tolerance)
         findings.append(FixedFinding("head_dim", tuple(places), now, better, head_dim))
     return findings
 

@@ -1,4 +1,4 @@
-"""Ranks that are safe in both products of a factor pair: a question for a compressor's loop."""
+"""Ranks to choose from for both products of a factor pair: a question for a compressor's loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from gacprof.core.errors import MapError
 from gacprof.core.formatting import percent
 from gacprof.core.sizes import SizeSource, advice
+from gacprof.core.verdicts import as_verdicts
 from gacprof.diagnosing.source import choose_dtype, open_source
 from gacprof.workload.deployment import Tokens, workload
 from gacprof.workload.products import side_uses
@@ -24,9 +25,9 @@ def safe_ranks(
     low: int | None = None,
     high: int | None = None,
 ) -> list[int]:
-    """Return the ranks at which a linear layer's two factors are both served well, ascending.
-
-    Where there is none, a warning says why.
+    """Return the ranks at which a linear layer's two factors are both served well, ascending: those
+    that :func:`~gacprof.core.sizes.seems_safe`, as a plan chooses. Where there is none, a warning
+    says why.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ def safe_ranks(
             f"{size_source.name} knows no rank from {first} to {last} of {out_features}×"
             f"{in_features} in {used_dtype}: {advice(size_source, f' --ranks {first} {last}')}"
         )
-    verdicts = size_source.judge(uses, ranks)
-    safe = [verdict.size for verdict in verdicts if verdict.verdict == "safe"]
+    verdicts = as_verdicts(size_source.judge(uses, ranks), size_source.tolerance)
+    safe = verdicts.offered.tolist()
     if not safe:
         counts = Counter(verdict.verdict for verdict in verdicts)
         warnings.warn(

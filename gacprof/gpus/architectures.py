@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gacprof.core.dtypes import ITEMSIZE
+from gacprof.core.dtypes import ITEMSIZE, RESULTS
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 
@@ -40,11 +40,14 @@ def architecture_named(name: str) -> Architecture:
 
 @dataclass(frozen=True)
 class Tier:
-    """Kernels of one alignment: N and K must be a multiple of ``multiple``, in elements."""
+    """Kernels of one alignment: what N and K must be multiples of, in elements. ``mostly``: a size
+    of a better tier is mostly, not surely, faster."""
 
-    multiple: int
+    N: int
+    K: int
     load: str
     kernels: str
+    mostly: bool = False
 
     def __str__(self) -> str:
         return f"{self.load} ({self.kernels})"
@@ -52,13 +55,11 @@ class Tier:
 
 @dataclass(frozen=True, eq=False)
 class ArchitectureTiers:
-    """The tiers of one architecture by dtype, the best first. ``sure`` is the multiple, in
-    elements, from which a size of the best tier was published to be safe. In 16 bits a product of K
-    from ``unsplit_k`` on with M·N·K below ``unsplit_work`` is several times slower, since K is not
+    """The tiers of one architecture by dtype, the best first. In 16 bits a product of K from
+    ``unsplit_k`` on with M·N·K below ``unsplit_work`` is several times slower, since K is not
     split; 0 where that isn't so."""
 
     tiers: Mapping[str, tuple[Tier, ...]]
-    sure: Mapping[str, int]
     unsplit_k: int
     unsplit_work: int
 
@@ -77,9 +78,10 @@ def tiers_of(arch: str) -> ArchitectureTiers:
         required = ARCHITECTURE_TABLES["required"].get(dtype, 1)
         for name in names:
             kernel = ARCHITECTURE_TABLES["tiers"][name]
-            multiple = max(kernel["bytes"] // ITEMSIZE[dtype], required)
-            tier = Tier(multiple, kernel["load"], kernel["kernels"])
+            n = kernel.get("n_bytes", kernel["bytes"]) // ITEMSIZE[RESULTS[dtype]]
+            k = kernel["bytes"] // ITEMSIZE[dtype]
+            sides = max(n, required), max(k, required)
+            tier = Tier(*sides, kernel["load"], kernel["kernels"], kernel.get("mostly", False))
             tiers[dtype] = (*tiers.get(dtype, ()), tier)
-    sure = {dtype: ARCHITECTURE_TABLES["sure_bytes"] // ITEMSIZE[dtype] for dtype in tiers}
     unsplit = row.get("unsplit", {})
-    return ArchitectureTiers(tiers, sure, unsplit.get("k", 0), unsplit.get("work", 0))
+    return ArchitectureTiers(tiers, unsplit.get("k", 0), unsplit.get("work", 0))

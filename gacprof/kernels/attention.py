@@ -14,7 +14,7 @@ from typing import Any
 
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
-from gacprof.core.sizes import SizeVerdict
+from gacprof.core.sizes import Cause, SizeVerdict
 from gacprof.gpus.architectures import architecture_named
 from gacprof.kernels.dispatch import (
     FLASH_MULTIPLE,
@@ -117,9 +117,10 @@ def serving(call: AttentionCall) -> str:
     return name
 
 
-def known_steps(call: AttentionCall, name: str) -> list[int]:
-    """Steps of head_dims that a backend is known to serve at their best; empty where none is."""
-    rows = ATTENTION_TABLES["known"].get(name, [])
+def known_steps(call: AttentionCall, name: str, table: str = "known") -> list[int]:
+    """Steps of head_dims that a backend is known to serve at their best, by the table ``mostly``
+    mostly; empty where none is."""
+    rows = ATTENTION_TABLES[table].get(name, [])
     return [row["step"] for row in rows if matches_all(call.facts, row["conditions"])]
 
 
@@ -142,8 +143,12 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
     if table and answer:
         kernel = f"{answer} ({table.provenance})"
     if way in ("cudnn", "efficient") and not known_steps(call, way):
-        reason = f"{kernel}: its steps are not known"
-        return SizeVerdict(size, "undecided", reason=reason, kernel=kernel, cause="unproven")
+        split = any(size % step for step in known_steps(call, way, "mostly"))
+        doubt = "others are mostly served better" if split else "its steps are not known"
+        cause: Cause = "alignment" if split else "unproven"
+        return SizeVerdict(
+            size, "undecided", reason=f"{kernel}: {doubt}", kernel=kernel, cause=cause
+        )
     place = _place(call, size)
     if place == _best_place(replace(call, head_dim=1)):  # one entry of the cache a call
         return SizeVerdict(size, "safe", reason=kernel, kernel=kernel)

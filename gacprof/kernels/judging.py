@@ -26,14 +26,13 @@ Tiers = NDArray[np.int8]
 REACH = 64
 """How far above a size a better one is looked for, in units of one TP rank: alignments repeat
 earlier."""
-FEW_ROWS = 16
-"""Products of at most so many rows are bound by loads and launches: 5 to 15 % of the aligned sizes
-that were measured lose more than 2 % to a larger one, with more rows than 256 1 to 6 %
-(aiconfigurator-core 0.12.0, A100 and H100)."""
 HALVES = ("float16", "bfloat16")
 GEMV_DTYPES = (*HALVES, "float32", "tf32")
-"""Types whose products of one row cuBLAS gives to gemv kernels, which have no tiers: 192 of 192 in
-an A100's trace of PaLU's decode, odd ranks as fast as even ones (reports/traces.md)."""
+"""Types whose products of one row cuBLAS gives to gemv kernels: 192 of 192 in an A100's trace of
+PaLU's decode, odd ranks as fast as even ones (reports/traces.md)."""
+GEMV = "gemv; on Hopper nvjet where N and K are multiples of 8, which may be faster or slower"
+"""On an H200 nvjet takes a quarter less at 4096 × 4096, and half as much again at 128 × 1024
+(reports/h200.md)."""
 NOT_SERVED, UNSHARED = 99, 100
 """The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
 
@@ -56,7 +55,8 @@ def judge_by_tiers(
         size = int(numbers[index])
         tiers = [int(tiers_of_use(table, use, size, 1)[0]) for use in uses]
         verdict = verdict_on(size, int(better[index]), table, uses, tiers)
-        if worst[places[index] :].min() == 0:  # else another side holds each larger size back
+        # else another side holds each larger size back
+        if worst[places[index] :].min() <= sum(t.mostly for t in table.tiers[uses[0].dtype]):
             verdict = replace(verdict, estimate=worst_estimate(gpu, uses, size))
         return verdict
 
@@ -65,13 +65,14 @@ def judge_by_tiers(
 
 def tiers_of_use(table: ArchitectureTiers, use: Use, first: int, count: int) -> Tiers:
     """Return the tier of a use at ``count`` sizes of the dim, from ``first`` on."""
-    n = tiers_of_side(table, use.N, use.dtype, first, count)
-    k = tiers_of_side(table, use.K, use.dtype, first, count)
+    of_dtype = table.tiers[use.dtype]
+    n = tiers_of_side(tuple(tier.N for tier in of_dtype), use.N, first, count)
+    k = tiers_of_side(tuple(tier.K for tier in of_dtype), use.K, first, count)
     tiers = np.maximum(n, k)
     if is_gemv(use):
         return np.where(tiers == UNSHARED, NOT_SERVED, 0).astype(np.int8)
     if use.dtype in HALVES:
-        tiers = tiers + len(table.tiers[use.dtype]) * is_unsplit(table, use, first, count)
+        tiers = tiers + len(of_dtype) * is_unsplit(table, use, first, count)
     return np.minimum(tiers, NOT_SERVED)
 
 
@@ -81,18 +82,16 @@ def is_gemv(use: Use) -> bool:
 
 
 @lru_cache(maxsize=64)
-def tiers_of_side(
-    table: ArchitectureTiers, side: Side, dtype: str, first: int, count: int
-) -> Tiers:
-    """Return the best tier whose multiple a side's length has, at ``count`` sizes of the dim."""
-    tiers = table.tiers[dtype]
+def tiers_of_side(multiples: Sequence[int], side: Side, first: int, count: int) -> Tiers:
+    """Return the best of the tiers of these multiples that a side's length has, at ``count`` sizes
+    of the dim."""
     # The multiples of the worse tiers divide that of the best: tiers repeat with it.
-    period = tiers[0].multiple * side.tp
+    period = multiples[0] * side.tp
     whole = side.others + side.times * np.arange(first, first + min(count, period))
     length, rest = np.divmod(whole, side.tp)
     numbers = np.full(len(whole), NOT_SERVED, np.int8)
-    for number, tier in reversed(list(enumerate(tiers))):
-        numbers[length % tier.multiple == 0] = number
+    for number, multiple in reversed(list(enumerate(multiples))):
+        numbers[length % multiple == 0] = number
     numbers[(rest > 0) | (length <= 0)] = UNSHARED
     return np.resize(numbers, count)
 
@@ -136,14 +135,14 @@ def verdict_on(
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
-        verdict, cause, doubt = "misaligned", "alignment", f"{size + better} is of a better tier"
+        cause, doubt = "alignment", f"{size + better} is of a better tier"
+        verdict = "undecided" if is_mostly(table, uses, tiers) else "misaligned"
     elif not kernel:
         verdict, cause, doubt = "unknown", "unserved", ""
     elif max(tiers) > 0:
         cause, doubt = "other_side", "another side holds it there"
     else:
-        cause, doubt = doubt_of(table, uses, size)
-        verdict = "undecided" if doubt else "safe"
+        cause, doubt = "unproven", "aligned; what its tiles cost only a measurement tells"
     reason = "; ".join(filter(None, (unserved or kernel, doubt)))
     return SizeVerdict(size, verdict, reason=reason, kernel=kernel, cause=cause)
 
@@ -159,9 +158,16 @@ def why_unserved(uses: Sequence[Use], tiers: Sequence[int], size: int) -> str:
     return ""
 
 
+def is_mostly(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> bool:
+    """Return whether better tiers than the worst use's are mostly, not surely, faster."""
+    tier, use = max(zip(tiers, uses, strict=True), key=lambda pair: pair[0])
+    of_dtype = table.tiers[use.dtype]
+    return tier < len(of_dtype) and of_dtype[tier].mostly
+
+
 def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:
     """Return the kernels of the worst of the uses."""
-    worst = (-1, "gemv, which has no alignment tiers")
+    worst = (-1, GEMV)
     for use, tier in zip(uses, tiers, strict=True):
         if is_gemv(use):
             continue
@@ -169,15 +175,3 @@ def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[
         unsplit = "; K not split" if tier >= len(of_dtype) else ""
         worst = max(worst, (tier, f"{of_dtype[tier % len(of_dtype)]}{unsplit}"))
     return worst[1]
-
-
-def doubt_of(table: ArchitectureTiers, uses: Sequence[Use], size: int) -> tuple[Cause, str]:
-    """Return why a size of the best tier is not safe; empty where it is."""
-    if max(use.tokens for use in uses) <= FEW_ROWS:
-        return "few_rows", f"at most {FEW_ROWS} tokens: bound by loads and launches"
-    for use in uses:
-        multiple = table.sure[use.dtype]
-        lengths = [side.at(size) for side in (use.N, use.K) if side.times]
-        if any(length is not None and length % multiple for length in lengths):
-            return "unproven", f"whether a multiple of {multiple} is served better is not known"
-    return "", ""

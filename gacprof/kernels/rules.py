@@ -1,9 +1,9 @@
 """Sizes of a GPU that is not at hand, by the alignment of its kernels: tiers, never latencies.
 
-A size is *safe* where every product that it feeds is of the best tier and a multiple of 128 bytes,
-and one of them has more than a few rows; *misaligned* where a larger size within reach is of a
-better tier; *unknown* where no kernel serves it or a larger one; else *undecided*. What misaligned
-sizes cost is estimated by others' measurements where there are enough (``penalties``).
+A size is *misaligned* where a larger one within reach is of a better tier; *unknown* where no
+kernel serves it or a larger one; else *undecided*: a size of the best tier may be chosen, but what
+its tiles cost only a measurement tells (on an H200 multiples of 64 lose up to 14 %). What
+misaligned sizes cost is estimated by others' measurements where there are enough (``penalties``).
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Rules:
         for use in uses:
             if use.dtype not in self._tiers.tiers:
                 return ()
-            for side in (use.N, use.K):
+            best = self._tiers.tiers[use.dtype][0]
+            for side, multiple in ((use.N, best.N), (use.K, best.K)):
                 if side.times:
-                    unit = self._tiers.tiers[use.dtype][0].multiple * side.tp
+                    unit = multiple * side.tp
                     units.append((side, unit))
                     step = lcm(step, unit // gcd(unit, side.times))
         for first in range(max(low, 1), max(low, 1) + step):

@@ -115,9 +115,12 @@ def test_sums_keep_what_the_host_may_hide() -> None:
         assert summed.verdict == single[0].verdict == single[1].verdict
 
 
-def test_no_candidate_is_a_refusal() -> None:
+def test_no_candidate_is_a_refusal(planted: CliffMap) -> None:
+    curve = planted.curves[0]
+    misaligned = tuple(v for v in curve.sizes if v.verdict == "misaligned")
+    only_those = replace(planted, curves=(replace(curve, sizes=misaligned),))
     with pytest.raises(MapError, match="safe"):
-        candidates(4095, "h100-published", dim="K")
+        candidates(misaligned[0].size, only_those, dim=curve.axis.dim)
 
 
 def test_what_was_not_compared_is_no_better_size() -> None:

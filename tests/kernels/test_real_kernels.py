@@ -79,7 +79,7 @@ def test_misaligned_products_of_a_hopper_run_the_kernels_that_its_tiers_name(
     rows: list[Row],
 ) -> None:
     tiers = tiers_of(find_gpu("h100").arch).tiers["bfloat16"]
-    kernels = {tier.multiple: tier.kernels for tier in tiers}
+    kernels = {tier.K: tier.kernels for tier in tiers}
     misaligned = [row for row in rows if row.gpu.startswith("NVIDIA H100") and row.ran < 8]
     assert sum(row.count for row in misaligned) == 390
     for row in misaligned:

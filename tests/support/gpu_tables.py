@@ -40,9 +40,12 @@ class GpuTables(TypedDict):
 
 
 class TierRow(TypedDict):
-    """Kernels of one alignment: ``bytes`` that rows are a multiple of; all else is for people."""
+    """Kernels of one alignment: ``bytes`` that rows are a multiple of, those of results another
+    number by ``n_bytes``."""
 
     bytes: int
+    n_bytes: NotRequired[int]
+    mostly: NotRequired[bool]
     load: str
     kernels: str
     why: str
@@ -69,7 +72,6 @@ class ArchitectureRow(TypedDict, total=False):
 class ArchitectureTables(TypedDict):
     """``architectures.toml``; its words are explained there."""
 
-    sure_bytes: int
     open_capabilities: list[int]
     sources: dict[str, str]
     required: dict[str, int]

@@ -44,6 +44,7 @@ class AttentionTables(TypedDict):
     efficient: list[CallConditions]
     cudnn: list[CallConditions]
     known: dict[str, list[KnownSteps]]
+    mostly: dict[str, list[KnownSteps]]
 
 
 class NameGroup(TypedDict):
