@@ -1,9 +1,9 @@
 """What a misaligned product costs beside the padded one on a GPU that is not at hand.
 
-It is what groups of people measured there (``penalties.toml``), counted by groups and not by
-sizes: an interval that holds a further group's number in four of five cases. Where fewer than three
-measured, nothing is said. A misaligned kernel's rate depends less on the shape than its ratio to
-the padded product; it serves where that one's time is known (extra ``third-party``).
+It is what groups of people, we among them, measured there (``penalties.toml``), counted by groups
+and not by sizes: an interval that holds a further group's number in four of five cases. Where fewer
+than three measured, nothing is said. A misaligned kernel's rate depends less on the shape than its
+ratio to the padded product; it serves where that one's time is known (extra ``third-party``).
 """
 
 from __future__ import annotations

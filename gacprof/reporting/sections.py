@@ -127,10 +127,10 @@ def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
         f"est.: times as long as padded to multiples of {PADDED_TO}, by {' or '.join(numbers)} "
         f"groups' measurements on {' and '.join(gpus)} ({MIN_ROWS} rows and more, CUDA {CUDA}); "
         f"four of five further groups should fall within. At one row at most ×{ONE_ROW} was seen "
-        "(A100); between, nothing is known."
+        "(A100, H200); between, only one group measured."
     )
     if any(estimate.basis == "rate" for estimate in estimates):
-        text += f" Odd sides: by their kernels' rate beside padded times of {PACKAGE}."
+        text += f" Where {PACKAGE} timed the padded product: by the kernel's rate."
     return [text]
 
 
@@ -187,7 +187,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     if diagnosis.slowdown is not None:
         remarks.append(slowdown_text(diagnosis.slowdown))
     if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
-        remarks.append(f"At one row misaligned sizes cost at most ×{ONE_ROW} (A100, others).")
+        remarks.append(f"At one row at most ×{ONE_ROW} was seen (A100, H200).")
     remarks += total_text("Products as they are", diagnosis.latency_us)
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]

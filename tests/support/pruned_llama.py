@@ -11,18 +11,16 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import scan
 
 FIGURE = Path(__file__).parents[1] / "fixtures/published/h100/fig_prefill_scaling_h100.csv"
-LAYERS, ODD_LAYERS = 25, 14
-"""Layers whose MLP was pruned by a quarter. The widths are not published: by chance four of seven
-that are no multiple of 8 are odd."""
-WIDTHS = (10_753, 10_754)
+LAYERS = 25
+WIDTHS = {"even": 10_754, "odd": 10_753}
+"""Of MLPs pruned by a quarter. How many layers have which is not published."""
 HIDDEN = 4096
 
 
-def pruned_llama(folder: Path) -> Inventory:
-    """The pruned products, of which no factor pair is one."""
+def pruned_llama(folder: Path, width: int) -> Inventory:
+    """The pruned products, of which no factor pair is one, all of one width."""
     shapes = {}
     for layer in range(LAYERS):
-        width = WIDTHS[layer >= ODD_LAYERS]
         mlp = f"model.layers.{layer}.mlp"
         shapes[f"{mlp}.gate_proj.weight"] = shapes[f"{mlp}.up_proj.weight"] = (width, HIDDEN)
         shapes[f"{mlp}.down_proj.weight"] = (HIDDEN, width)
