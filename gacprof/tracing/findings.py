@@ -24,8 +24,8 @@ Cause = Literal[
 ]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
 ``tokens``, is no multiple (of stacked matrices it is not always known which), or sides of several
-such causes (``mixed``). Attention pads a ``head_dim``. Or the sizes allow a better kernel and the ``memory`` is off: a pointer, or
-rows within a larger matrix. ``no shape``: the file does not say."""
+such causes (``mixed``). Attention pads a ``head_dim``. Or the sizes allow a better kernel and the
+``memory`` is off: a pointer, or rows within a larger matrix. ``no shape``: the file has none."""
 
 
 @dataclass(frozen=True)
