@@ -52,7 +52,7 @@ EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
 MAX_LENGTH = 2**40  # of a tensor's side; more is no length
 PROGRESS = 1_000_000  # events between two words on progress: some seconds
-QUOTES = "PyTorch does not escape quotes in labels of record_function: record without them"
+QUOTES = "if it is a label of record_function, record without quotes: PyTorch escapes none"
 NO_ID = -1  # stands for a correlation that an event lacks
 ROW_BYTES = 16  # what rows have to start at for the widest loads
 
