@@ -55,6 +55,10 @@ OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 MAX_PRODUCTS = 20  # of a trace; --json has all
 CAUSES = {
     "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
+    "head_dim": (
+        "Head_dim: attention pads heads that are no multiple of 8 at each call, or loads them in "
+        "pieces. All the time of both counts as saved: what multiples of 8 take is not known."
+    ),
     "tokens": (
         "Tokens: numbers of tokens are sides of attention's products. Pad the input to a multiple "
         "of 8, or call scaled_dot_product_attention."
@@ -74,6 +78,10 @@ CAUSES = {
     ),
 }
 """What to do, by the cause of a misaligned product in a trace."""
+GEMV = (
+    "gemv kernels of sides that are no multiple, or not recorded; aligned sides took other kernels "
+    "on an H200, faster at 4096 × 4096, slower at 136 × 1024, and gemv on an A100 as well"
+)
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
 
 
@@ -491,6 +499,8 @@ def trace_section(report: TraceReport) -> Section:
         remarks.append("No floor: the file names no GPU of the data sheet; --gpu names one.")
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
+    if "gemv" in shares:
+        remarks.append(f"Undecided, and not counted above: {shares['gemv']} in {GEMV}.")
     if report.in_graphs:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")

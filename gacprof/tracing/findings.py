@@ -19,11 +19,13 @@ words, the MLP of a Llama of 70 billion parameters a width of 28,672."""
 LOAD_BYTES = (16, 4, 2, 1)  # of the loads that kernels are made for
 LIKE = 4.0  # products of like size: their arithmetic is within this factor
 
-Cause = Literal["weight", "vocabulary", "tokens", "tokens or weight", "mixed", "memory", "no shape"]
+Cause = Literal[
+    "weight", "vocabulary", "head_dim", "tokens", "tokens or weight", "mixed", "memory", "no shape"
+]
 """Why a product ran misaligned. A side of a ``weight`` or of a ``vocabulary``, or a number of
 ``tokens``, is no multiple (of stacked matrices it is not always known which), or sides of several
-such causes (``mixed``). Or the sizes allow a better kernel and the ``memory`` is off: a pointer, or
-rows within a larger matrix. ``no shape``: the file does not say."""
+such causes (``mixed``). Attention pads a ``head_dim``. Or the sizes allow a better kernel and the
+``memory`` is off: a pointer, or rows within a larger matrix. ``no shape``: the file has none."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def finding_on(
         cause=cause_of(run, neighbours, is_weight=bool(candidates)),
         at_fault=run.lengths_at_fault,
         multiple=best_alignment(run.kernel),
-        product=str(run.product or ""),
+        product="attention" if run.head_dim else str(run.product or ""),
         kernel=f"{run.kernel.mechanism} {run.kernel.layout or ''}".rstrip(),
         count=run.count,
         us=run.us,
@@ -107,6 +109,8 @@ def finding_on(
 
 def cause_of(run: Run, neighbours: Neighbours, *, is_weight: bool) -> Cause:
     """Return why a product ran misaligned; ``is_weight``: the checkpoint has its lengths."""
+    if run.head_dim is not None:
+        return "head_dim"
     if run.product is None:
         return "no shape"
     if allowed_alignment(run) > (run.kernel.alignment or 1):

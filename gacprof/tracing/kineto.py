@@ -34,6 +34,8 @@ PLACES = {
     "aten::_int_mm": 0,
 }
 """Operators that multiply two matrices: the place of x among their inputs, which Wᵀ comes after."""
+ATTENTION = "aten::scaled_dot_product_attention"
+HEAD_MULTIPLE = 8  # fused attention pads other head_dims in 16 bits (ATen, sdp_utils)
 TYPE_NAMES = {
     "c10::bfloat16": "bfloat16",
     "c10::half": "float16",
@@ -43,12 +45,14 @@ TYPE_NAMES = {
     "c10::float8_e4m3fn": "float8_e4m3fn",
 }
 """Element types as Kineto writes them, in small letters."""
-Caller = tuple[RecordedProduct | None, str, bool]
-"""What a launch was made for: its product, its layer, and whether it is one of a graph."""
+Caller = tuple[RecordedProduct | None, str, bool, int | None]
+"""What a launch was made for: its product, its layer, whether it is one of a graph, and the
+head_dim of its attention, if no multiple."""
 EVENTS = "traceEvents.item"  # where a trace has its events
 MODULE = "nn.Module: "  # before a module's name, with_stack or with_modules
 MAX_LENGTH = 2**40  # of a tensor's side; more is no length
 PROGRESS = 1_000_000  # events between two words on progress: some seconds
+QUOTES = "if it is a label of record_function, record without quotes: PyTorch escapes none"
 NO_ID = -1  # stands for a correlation that an event lacks
 ROW_BYTES = 16  # what rows have to start at for the widest loads
 
@@ -61,6 +65,7 @@ class Span:
     end: float
     product: RecordedProduct | None = None
     module: str = ""
+    head_dim: int | None = None
 
 
 @dataclass
@@ -81,14 +86,17 @@ def read_kineto(path: Path) -> Recording:
         device = device_of(path)
         events = kept_events(items(path, EVENTS))
     except (ijson.JSONError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
-        message = str(error).splitlines()[0].partition(" b'")[0]
+        message, *around = str(error).splitlines()
+        message = message.partition(" b'")[0]
+        if around and around[0].strip():
+            message = f"{message.rstrip('.')} at {around[0].strip()!r}; {QUOTES}"
         raise MeasurementError(f"{path} cannot be read as a trace: {message}") from None
     if not events.kernels and not events.operators:
         raise MeasurementError(f"{path} is no trace of torch.profiler: it has no events of one")
     callers = callers_of(events)
     launches = []
     for _, name, us, correlation in sorted(events.kernels):
-        launches.append(Launch(name, us, 1, *callers.get(correlation, (None, "", False))))
+        launches.append(Launch(name, us, 1, *callers.get(correlation, (None, "", False, None))))
     return Recording(launches, device, events.operators)
 
 
@@ -141,8 +149,10 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
     if kind in ("cpu_op", "operator"):
         events.operators += 1
         product = product_of(name, args)
-        if product is not None:
-            events.spans.setdefault(thread, []).append(Span(start, start + length, product))
+        head_dim = head_dim_of(name, args)
+        if product is not None or head_dim is not None:
+            span = Span(start, start + length, product, head_dim=head_dim)
+            events.spans.setdefault(thread, []).append(span)
     elif kind == "python_function" and name.startswith(MODULE):
         module = name.removeprefix(MODULE)
         events.spans.setdefault(thread, []).append(Span(start, start + length, module=module))
@@ -180,6 +190,15 @@ def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None
     )
 
 
+def head_dim_of(operator: str, args: Mapping[str, Any]) -> int | None:
+    """Return the head_dim of attention that has to pad it; None for any other operator."""
+    shapes = args.get("Input Dims", args.get("Input dims"))
+    if operator != ATTENTION or not shapes:
+        return None
+    head_dim = int(shapes[0][-1])  # of the queries, and so of the keys
+    return head_dim if 0 < head_dim <= MAX_LENGTH and head_dim % HEAD_MULTIPLE else None
+
+
 def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Return how many elements a tensor holds; a stride of 0 repeats them."""
     if len(strides) != len(shape):
@@ -206,7 +225,9 @@ def callers_of(events: Events) -> dict[int, Caller]:
         for (_, correlation, in_graph), around in zip(launches, all_around, strict=True):
             products = [span.product for span in around if span.product]
             layer = "/".join([span.module for span in around if span.module][-2:])
-            caller: Caller = products[-1] if products else None, layer, in_graph
+            head_dims = [span.head_dim for span in around if span.head_dim]
+            product = products[-1] if products else None
+            caller: Caller = product, layer, in_graph, max(head_dims, default=None)
             if callers.setdefault(correlation, caller) != caller:
                 ambiguous.add(correlation)
     for correlation in ambiguous:

@@ -38,7 +38,8 @@ class RecordedProduct:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A kernel that ran ``count`` times, for ``us`` microseconds in all. ``product`` is None where
-    no shape was recorded; ``layer`` is the module that called it."""
+    no shape was recorded; ``layer`` is the module that called it. ``head_dim`` is that of the
+    attention that called it, if no multiple of 8."""
 
     kernel: str
     us: float
@@ -46,6 +47,7 @@ class Launch:
     product: RecordedProduct | None = None
     layer: str = ""
     is_in_graph: bool = False
+    head_dim: int | None = None
 
 
 @dataclass(frozen=True)

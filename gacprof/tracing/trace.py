@@ -27,9 +27,10 @@ class TraceReport:
     """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time;
     ``causes`` are those of the misaligned products.
 
-    ``gain_at_most`` is what misaligned products take beyond the data sheet's floor, or all that
-    they take where that is not known; ``gain_like_aligned`` what would be won if they came as near
-    it as aligned products of like size (None: most have none). ``in_graphs`` is the share of CUDA
+    ``gain_at_most`` is what the misaligned products take beyond the data sheet's floor, or all that
+    they take where that is not known (attention); what other kernels could save, such as ``gemv``,
+    it does not bound. ``gain_like_aligned`` is what would be won if they came as near the floor as
+    aligned products of like size (None: most have none). ``in_graphs`` is the share of CUDA
     graphs, whose kernels have no shapes. Of the ``weight_products`` that have a shape ``matched``
     have the lengths of the checkpoint's weights. ``operators`` counts those of the host.
     ``data_sheet`` is the GPU's key there; empty: no floor is known.
@@ -55,7 +56,8 @@ class TraceReport:
 
     @property
     def ok(self) -> bool:
-        """Whether aligned kernels could save no more than 2 % of the GPU's time."""
+        """Whether aligned kernels in place of the misaligned ones could save no more than 2 % of
+        the GPU's time."""
         return self.gain_at_most <= MIN_GAIN
 
 

@@ -119,9 +119,35 @@ def test_every_cause_is_told(every_cause: TraceFile, tmp_path: Path) -> None:
     assert report.us == 1000
     assert sum(report.shares.values()) == pytest.approx(1)
     assert report.shares["misaligned"] == pytest.approx(0.44)
-    assert report.shares["no tiers"] == pytest.approx(0.05)
+    assert report.shares["gemv"] == pytest.approx(0.05)
     assert report.shares["unknown"] == pytest.approx(0.3)
     assert report.in_graphs == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "operator, shapes, kind",
+    [
+        ("aten::addmm", linear(1, 4096, 4096), "no tiers"),
+        ("aten::addmm", linear(1, 1, 4096), "no tiers"),  # a score: nobody pads it
+        ("aten::addmm", linear(1, 4096, 4095), "gemv"),
+        ("vllm::linear", linear(1, 4096, 4096), "gemv"),  # no shape
+    ],
+)
+def test_gemv_is_undecided_where_sides_are_no_multiple(
+    operator: str, shapes: list[list[int]], kind: str, tmp_path: Path
+) -> None:
+    file = TraceFile()
+    file.call(operator, shapes, GEMV, 9)
+    assert trace(file.write(tmp_path / "trace.json")).shares == {kind: 1.0}
+
+
+@pytest.mark.parametrize("head_dim, kind", [(60, "misaligned"), (64, "attention")])
+def test_heads_that_are_padded_are_misaligned(head_dim: int, kind: str, tmp_path: Path) -> None:
+    file = TraceFile()
+    shapes = [[1, 16, 512, head_dim]] * 3
+    kernel = FLASH.replace("128, 128, 4", "128, 128, 4, false, false, cutlass::bfloat16_t")
+    file.call("aten::scaled_dot_product_attention", shapes, kernel, 9)
+    assert trace(file.write(tmp_path / "trace.json")).shares == {kind: 1.0}
 
 
 def test_gains_are_times_beyond_the_floor(tmp_path: Path) -> None:
@@ -404,6 +430,15 @@ def test_a_file_that_is_no_trace_is_one_line(text: str, tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"trace\.json") as error:
         trace(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_label_with_quotes_is_pointed_at(every_cause: TraceFile, tmp_path: Path) -> None:
+    """PyTorch 2.11 writes names of record_function into its JSON as they are."""
+    every_cause.add("user_annotation", "LABEL", 1, 1)
+    path = every_cause.write(tmp_path / "trace.json")
+    path.write_text(path.read_text().replace("LABEL", '{"batch": 7}'))
+    with pytest.raises(MeasurementError, match=r"batch.*record_function"):
+        trace(path)
 
 
 @pytest.mark.parametrize("name, code", [("trace.json", 1), ("none.json", 2)])
