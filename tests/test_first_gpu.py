@@ -18,6 +18,7 @@ from planted import PlantedRun
 from gacprof.cliffmap.cliffmap import load_map
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.points import Axis
+from gacprof.kernels.ncu import METRICS
 from gacprof.sweeping.suite import load_suite
 
 TOOLS = Path(__file__).parents[1] / "tools"
@@ -89,6 +90,22 @@ def test_it_ends_in_time_and_goes_on_with_what_was_cut(tmp_path: Path) -> None:
     names = [line.split("\t")[0] for line in again["steps.tsv"].splitlines()]
     assert names == ["quick", "hangs", "fails", "finds", "hangs", "fails"]
     assert again["hung"] == "x" * 2000
+    begin(tmp_path, "--seconds", "25", "--steps", "quick").wait(60)
+    assert archived(tmp_path)["quick.log"] == "seen\nseen\n"  # named, though it was done
+
+
+def test_nsight_compute_is_asked_for_all_counters_that_are_read(tmp_path: Path) -> None:
+    sys.path.insert(0, str(TOOLS / "first_gpu"))
+    from first_gpu import __main__ as first
+
+    (tmp_path / "ncu").write_text("#!/bin/sh\necho $*\n")
+    (tmp_path / "ncu").chmod(0o755)
+    command = next(step.command for step in first.steps("cuda") if step.name == "ncu")
+    variables = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    words = done.stdout.split()
+    assert set(words[words.index("--metrics") + 1].split(",")) == set(METRICS.values())
+    assert Path(words[-1]).is_file()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])

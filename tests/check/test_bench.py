@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from gacprof.core.errors import MeasurementError
 from gacprof.devices.environment import read_environment
 
 SEEDS = range(200)
+H200 = Path(__file__).parents[1] / "fixtures/h200/bench.json"
 
 
 def rounds(seed: int, effect: float, count: int = 40, noise: float = 0.02) -> np.ndarray:
@@ -39,10 +41,44 @@ def verdicts(effect: float) -> list[str]:
     return [timings[1].verdict for timings in comparisons(effect)]
 
 
+@cache
+def recorded() -> dict[str, list[Timing]]:
+    """What one H200 took for four Llamas and the first of them again, compared, by workload."""
+    bench_result = json.loads(H200.read_text())
+    times: dict[str, list[list[float]]] = {}
+    for timing in [*bench_result["timings"], *bench_result["replicates"]]:
+        times.setdefault(timing["workload"], []).append(timing["times_us"])
+    models = bench_result["models"]
+    return {name: compare(models, name, np.array(rows).T) for name, rows in times.items()}
+
+
 def test_equal_models_are_undecided_and_so_is_the_replicate() -> None:
-    assert verdicts(0.0).count("undecided") >= 0.98 * len(SEEDS)
-    replicates = [timings[2].verdict for timings in comparisons(0.0)]
-    assert replicates.count("undecided") >= 0.97 * len(SEEDS)
+    assert verdicts(0.0).count("undecided") >= 0.99 * len(SEEDS)
+    for effect in (0.0, 0.05):
+        assert {timings[2].verdict for timings in comparisons(effect)} == {"undecided"}
+
+
+def test_a_model_that_its_place_in_memory_makes_surely_slower_is_undecided() -> None:
+    captured = recorded()["decode 32, captured"]
+    assert captured[-1].ratio.high < 1  # the same model twice
+    for timings in recorded().values():
+        assert timings[-1].verdict == "undecided"
+    rng = np.random.default_rng(0)
+    for place in (-0.002, 0.003):
+        times = np.exp(rng.normal([0.0, place, 0.002], 0.0005, (40, 3)))
+        assert [t.verdict for t in compare(["a", "b"], "w", times)[1:]] == ["undecided"] * 2
+
+
+@pytest.mark.parametrize("workload", ["prefill 1024", "decode 32, captured"])
+def test_models_that_a_gpu_runs_more_slowly_are_found(workload: str) -> None:
+    verdicts = {timing.model: timing.verdict for timing in recorded()[workload][1:-1]}
+    assert verdicts == dict.fromkeys(("ragged-mlp", "ragged-heads", "dense"), "slower")
+
+
+def test_a_decode_that_waits_for_the_host_hides_what_a_model_takes() -> None:
+    ragged_mlp, ragged_heads, dense = recorded()["decode 32"][1:-1]
+    assert ragged_mlp.verdict == dense.verdict == "undecided"
+    assert ragged_heads.verdict == "slower"
 
 
 def test_a_difference_beyond_the_noise_is_decided_with_its_sign() -> None:

@@ -1,7 +1,7 @@
 """What a GPU that is lent for some minutes should do: one command, one archive.
 
     python3 tools/first_gpu [--seconds 540]             # on the machine with the GPU
-    python3 tools/first_gpu --steps ncu tests           # these alone, in this order
+    python3 tools/first_gpu --steps ncu tests           # these alone, in this order, done or not
     python3 tools/first_gpu wheels                      # before: what it lacks, into .whl/
     python3 tools/first_gpu read ARCHIVE --out FOLDER   # after: maps, pages, and what was seen
 
@@ -9,7 +9,8 @@ The steps stand below in the order of their worth; each has a limit and a log, a
 whatever became of it. All ends by itself after so many seconds. The archive is first-gpu.tar.gz in
 $OUT, else in runs/, and is packed anew every half minute while a step runs: a kill loses as much.
 Run again, with runs/first-gpu or the archive in runs/ still there, it leaves out what is done and
-goes on with what was cut. It needs Python and the packages of .whl/ or an environment of gacprof's.
+goes on with what was cut. A sweep is done with its budget, whatever is undecided then: name it to
+go on with it. It needs Python and the packages of .whl/ or an environment of gacprof's.
 Exit code 1 where a step failed or was cut, 3 where packages or the device are missing.
 """
 
@@ -59,6 +60,16 @@ seen = read_environment(sys.argv[1])
 print(json.dumps([seen.name, seen.arch, dict(seen.stack), seen.facts.get("power_limit_w")]))
 """
 """Says what a run can be resumed on, and that all packages are there."""
+NCU = """
+import os
+import sys
+from gacprof.kernels.ncu import METRICS
+options = ["--clock-control", "none", "--profile-from-start", "off", "--set", "detailed"]
+options += ["--metrics", ",".join(METRICS.values()), "-o", "edges", "-f"]
+os.execvp("ncu", ["ncu", *options, sys.executable, sys.argv[1]])
+"""
+"""Profiles a script with all counters that ``gacprof.kernels.ncu.read_ncu`` looks for: no set of
+Nsight Compute's has them all."""
 BUDGET = "{budget}"
 """A word of a command: what is left of the step's limit for measuring."""
 
@@ -93,7 +104,6 @@ def steps(device: str) -> list[Step]:
     pytest += ("--continue-on-collection-errors", str(ROOT / "tests/gpu"))
     truth = (sys.executable, str(HERE / "truth.py"))
     model = str(ROOT / "runs/first-gpu-models")
-    ncu = ("ncu", "--clock-control", "none", "--profile-from-start", "off", "--set", "detailed")
     dispatch = (str(ROOT / "tools/ask_live_gpu.py"), "--out", "dispatch.json")
     traces = (str(HERE / "traces.py"), "--out", "traces")
     planes = (str(HERE / "planes.py"), "--seconds", BUDGET, "--out", "planes.json")
@@ -115,7 +125,7 @@ def steps(device: str) -> list[Step]:
         sweep("full-attention", device, 120),
         sweep("llama-ranks", device, 80),
         sweep("paper", device, 110),
-        Step("ncu", 60, (*ncu, "-o", "edges", "-f", sys.executable, str(HERE / "edges.py")), 30),
+        script("ncu", 60, "-c", NCU, str(HERE / "edges.py"), least_s=30),
     ]
 
 
@@ -123,8 +133,8 @@ def steps(device: str) -> list[Step]:
 
 
 def run(seconds: float, device: str, names: Sequence[str] = ()) -> int:
-    """Run what is not done yet and fits into the time that is left, of all steps or of those that
-    are named; 0 where nothing failed."""
+    """Run what fits into the time that is left: the steps that are named, else all that are not
+    done yet; 0 where nothing failed."""
     chosen = {step.name: step for step in steps(device)}
     ends = time.monotonic() + seconds
     archive = Path(os.environ.get("OUT") or ROOT / "runs") / "first-gpu.tar.gz"
@@ -140,7 +150,7 @@ def run(seconds: float, device: str, names: Sequence[str] = ()) -> int:
         if not is_ready(device, variables):
             return 3
         split_suite()
-        done = finished_steps()
+        done = set() if names else finished_steps()
         with clock_log():
             for step in [chosen[name] for name in names or chosen]:
                 left_s = ends - time.monotonic() - 2 * ENDING_S

@@ -1,7 +1,6 @@
 """Four edges for Nsight Compute: each on both sides, one call a side, after a first one.
 
-ncu --clock-control none --profile-from-start off --set detailed -o edges \\
-    python tools/first_gpu/edges.py
+``python3 tools/first_gpu --steps ncu`` profiles it, with all counters of ``gacprof.kernels.ncu``.
 """
 
 from __future__ import annotations
