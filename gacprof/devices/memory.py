@@ -33,7 +33,7 @@ VISIBLE_BELOW = 1.28  # a normal number below it lets a boolean mask show a key:
 @lru_cache(maxsize=64)
 def pattern(dtype: torch.dtype, device: torch.device, seed: int) -> torch.Tensor:
     """Draw numbers of an operand: standard normal, and all values of int8."""
-    # Zeros would run 13 to 15 % faster on GPUs than data does.
+    # Zeros may run faster than data: a GPU at its limit of power lowers its clock less.
     draw = torch.Generator().manual_seed(seed)
     if dtype == torch.int8:
         numbers = torch.randint(-128, 128, (PATTERN_ELEMENTS,), generator=draw, dtype=dtype)

@@ -13,7 +13,7 @@ from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import unrecognised
-from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict, seems_safe
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.slowdown import Slowdown, slowdown
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
@@ -119,7 +119,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         )
         now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None
-    if now.verdict == "misaligned":
+    if now.verdict == "misaligned" or now.cause == "alignment":
         better = padded.next_choice(dim.size, dim.max_size, step)
     if better is None and next_whole > dim.size:
         better = table.verdict(dim, next_whole)
@@ -161,7 +161,7 @@ def fixed_findings(
         now = verdicts[0]
         if products.sharing.storage.form != "none":
             now = replace(now, estimate=None)
-        if now.verdict == "misaligned":
+        if now.verdict == "misaligned" or now.cause == "alignment":
             better = better_size(verdicts, size, source.tolerance)
             findings.append(FixedFinding(axis, tuple(weights), now, better, stored))
     return findings
@@ -179,7 +179,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
         if heads % kv_heads:
             continue  # PyTorch refuses these heads at any size
         now = source.head_dim(head_dim, heads, kv_heads, dtype)
-        if now.verdict in ("safe", "unknown"):
+        if now.verdict == "unknown" or seems_safe(now, source.tolerance):
             continue  # few are odd: the larger ones are asked for those alone
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
 from gacprof.core.errors import ConfigError, require_within
-from gacprof.core.sizes import Interval, SizeSource, SizeVerdict
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, seems_safe
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
 from gacprof.workload.deployment import Tokens, workload
@@ -17,8 +17,8 @@ from gacprof.workload.products import side_uses
 
 @dataclass(frozen=True)
 class Explanation:
-    """A size and the next one above it that is safe or seems so; ``slower`` is the size's latency
-    over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
+    """A size and, unless it is safe or seems so, the next one above it that is; ``slower`` is the
+    size's latency over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
 
     schema: ClassVar[str] = "gacprof.Explanation/1"
 
@@ -91,8 +91,9 @@ def explain(
                 uses += side_uses(axis, other, workload(tokens, size_source), used_dtype)
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = list(size_source.judge(uses, [size, *larger]))
-    now, better = verdicts[0], better_size(verdicts, size, size_source.tolerance)
-    slower = None
+    now, better, slower = verdicts[0], None, None
+    if not seems_safe(now, size_source.tolerance):
+        better = better_size(verdicts, size, size_source.tolerance)
     if better is not None and now.latency_us is not None and better.latency_us is not None:
         first, second = now.latency_us, better.latency_us
         # bounds of a quotient: the lower end is least over most

@@ -135,8 +135,9 @@ def verdict_on(
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
-        cause, doubt = "alignment", f"{size + better} is of a better tier"
-        verdict = "undecided" if is_mostly(table, uses, tiers) else "misaligned"
+        mostly = is_mostly(table, uses, tiers)
+        verdict, cause = "undecided" if mostly else "misaligned", "alignment"
+        doubt = f"{size + better} is of a better tier" + ", mostly faster" * mostly
     elif not kernel:
         verdict, cause, doubt = "unknown", "unserved", ""
     elif max(tiers) > 0:

@@ -138,7 +138,7 @@ def verdicts_answer(rules: Rules, key: str, count: int) -> str:
 
 def is_verdict_frozen(key: str) -> bool:
     """Int8 with few rows aside: those who serve it pad the rows that torch._int_mm refuses. One row
-    aside, too: real GPUs run gemv kernels there, which have no tiers."""
+    aside, too: an A100 runs gemv kernels there, which have no tiers."""
     _, dtype, tokens, *axis = key.split("|")
     return bool(axis) and tokens != "M=1" and (dtype != "int8" or tokens == "M=1024")
 
