@@ -17,8 +17,8 @@ from gacprof.workload.products import side_uses
 
 @dataclass(frozen=True)
 class Explanation:
-    """A size and, unless it is safe or seems so, the next one above it that is; ``slower`` is the
-    size's latency over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
+    """A size and, unless it seems safe, the next one above it that does; ``slower`` is the size's
+    latency over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
 
     schema: ClassVar[str] = "gacprof.Explanation/1"
 
