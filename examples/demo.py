@@ -5,7 +5,8 @@
 A trained model is compressed at its method's own ranks, and rounded down to multiples of 8. Its
 shapes are swept on this device, and it is compressed again at ranks that the map calls safe, which
 cost the least loss within the same parameters. Perplexity and speed of all are compared with those
-of the planned model, the uncompressed one among them, and a page shows what was found.
+of the planned model, the uncompressed one among them. A CPU has few cliffs, so an H100 is asked as
+well, by name: what the method's own ranks would meet there. A page shows what was found.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens: a real compression reads more."""
 TOKENS = (1, 64)
 """A decode step, and a prefill short enough for a laptop's CPU."""
+GPU, GPU_TOKENS = "h100", (1024,)
+"""A GPU that need not be at hand, and a prefill on it."""
 SWEEP_S, BENCH_S = 40.0, 80.0
 TEXT: dict[str, Any] = {"window": 256, "stride": 256, "tokens": 3073}
 """Twelve windows: differences of perplexity are paired by window."""
@@ -64,6 +67,7 @@ def demo(model: Path, out: Path) -> Path:
     save(folder, diagnosis)
     counts = ", ".join(f"{number} {verdict}" for verdict, number in diagnosis.counts.items())
     say(f"diagnose: the sizes of {OWN} are {counts} {diagnosis.provenance}")
+    elsewhere = ask_elsewhere(folder)
     models = [folder / compress_by(cliff_map, compress), folder / ROUNDED, folder / OWN, model]
     perplexities = gacprof.perplexity(models, evaluation, **TEXT)
     save(folder, perplexities)
@@ -80,7 +84,27 @@ def demo(model: Path, out: Path) -> Path:
         say(f"{timing.workload}: {timing.model} {time_interval(timing.latency_us)}{text}")
     results = (diagnosis, perplexities, bench)
     artefacts = [folder / "cliffmap.json", *(folder / file_name(result) for result in results)]
+    artefacts.append(elsewhere)
     return gacprof.report(artefacts, folder / "report")
+
+
+def ask_elsewhere(folder: Path) -> Path:
+    """Say what a GPU that is not here makes of the own ranks, and what padding them takes; return
+    the diagnosis' file."""
+    diagnosis = gacprof.diagnose(folder / OWN, GPU, tokens=GPU_TOKENS)
+    plan = gacprof.plan(folder / OWN, GPU, objective="pad", tokens=GPU_TOKENS)
+    padded = sum(choice.before != choice.after for choice in plan.choices)
+    before, after = plan.parameters
+    misaligned = diagnosis.counts["misaligned"]
+    say(
+        f"{GPU}, not at hand: {misaligned} of {len(diagnosis.dims)} sizes of {OWN} are misaligned "
+        f"{diagnosis.provenance}; padding {padded} of them changes no output and adds "
+        f"{after / before - 1:.1%} parameters (gacprof plan {folder / OWN} --gpu {GPU} "
+        "--objective pad)"
+    )
+    path = folder / f"{GPU}.json"
+    write_record(path, diagnosis)
+    return path
 
 
 class Compress:
