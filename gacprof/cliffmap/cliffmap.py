@@ -40,6 +40,11 @@ PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of call
     "mask": ("none",),
     "causal": (True,),
 }
+FORCED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # other curves say nothing of a model's own call
+    "backend": ("auto",),
+    "mask": ("none",),
+    "offset": (0,),
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,16 @@ class Curve:
     def by_size(self) -> Mapping[int, SizeVerdict]:
         """The verdict on each size."""
         return {verdict.size: verdict for verdict in self.sizes}
+
+    def answer(self, verdict: SizeVerdict) -> SizeVerdict:
+        """A verdict that says how it was called, where a model may call otherwise."""
+        fixed, flags = self.axis.fixed, self.axis.flags
+        text = "torch.mm of row-major matrices" if flags.get("layout") == "nn" else ""
+        if self.axis.operator == "attention":
+            causal = "causal" if flags.get("causal") else "not causal"
+            text = f"{fixed.get('q_len', 'any')} queries, {causal}"
+        served = verdict.reason or verdict.kernel
+        return replace(verdict, reason="; ".join(filter(None, (served, text))))
 
     def with_verdict(self, verdict: str) -> list[int]:
         """The sizes that have this verdict."""
@@ -169,7 +184,7 @@ class CliffMap:
         shape = {"heads": heads, "kv_heads": kv_heads}
         for curve in self.curves_of("attention", "head_dim", dtype, shape):
             if head_dim in curve.by_size:
-                return curve.by_size[head_dim]
+                return curve.answer(curve.by_size[head_dim])
         reason = f"no curve of attention with {heads} heads holds head_dim {head_dim}"
         return SizeVerdict(head_dim, "unknown", reason=reason, cause="not_measured")
 
@@ -180,12 +195,14 @@ class CliffMap:
         dtype: str | None = None,
         fixed: Mapping[str, int] = {},
     ) -> list[Curve]:
-        """The curves of an operator over a dim, those that call as a model does first."""
+        """The curves of an operator over a dim, those that call as a model does first; none of a
+        forced backend, of masks, or of memory off 16 bytes."""
         curves = []
         for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
             axis = curve.axis
             is_named = (axis.operator, axis.dim) == (operator, dim) and dtype in (None, axis.dtype)
-            if is_named and fixed.items() <= axis.fixed.items():
+            is_free = all(axis.flags.get(k, v[0]) in v for k, v in FORCED_FLAGS.items())
+            if is_named and is_free and fixed.items() <= axis.fixed.items():
                 curves.append(curve)
         return curves
 
@@ -309,7 +326,7 @@ def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]
         size, rest = divmod(verdict.size * side.tp - side.others, side.times)
         if rest == 0 and size > 0:
             latency = verdict.latency_us and verdict.latency_us.scaled(weight)
-            column[size] = replace(verdict, size=size, latency_us=latency)
+            column[size] = replace(curve.answer(verdict), size=size, latency_us=latency)
     return column
 
 

@@ -68,9 +68,9 @@ def judge_sizes(
         # Judged as it is written: a map's verdicts agree with its intervals to the last digit.
         penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
         verdict = verdict_of(penalty, tolerance)
-        reason, cause = "", CAUSES[verdict]
-        if verdict != "misaligned" and not compared[place]:
-            verdict, reason, cause = "undecided", NOT_COMPARABLE, "not_comparable"
+        cause, reason = CAUSES[verdict], "" if compared[place] else NOT_COMPARABLE
+        if reason and verdict != "misaligned":  # of that the penalty is the least that it may be
+            verdict, cause = "undecided", "not_comparable"
         half = half_width * error[i]
         latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))
         verdicts[i] = SizeVerdict(sizes[i], verdict, penalty, latency, reason, cause=cause)

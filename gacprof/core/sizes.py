@@ -97,10 +97,14 @@ class SizeVerdict:
     estimate: Estimate | None = None
 
 
+NOT_GOOD_ENOUGH: Sequence[Cause] = ("not_comparable", "not_measured", "alignment")
+"""Causes for which an undecided size is not chosen."""
+
+
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
     """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
     within the source's tolerance; or of the best tier by a source without latencies."""
-    if verdict.verdict != "undecided" or verdict.cause in ("not_comparable", "alignment"):
+    if verdict.verdict != "undecided" or verdict.cause in NOT_GOOD_ENOUGH:
         return verdict.verdict == "safe"
     penalty = verdict.penalty
     return penalty is None or penalty.value <= tolerance < penalty.high

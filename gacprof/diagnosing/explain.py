@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
 from gacprof.core.errors import ConfigError, require_within
-from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, seems_safe
+from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, seems_safe
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
 from gacprof.workload.deployment import Tokens, workload
@@ -28,6 +30,13 @@ class Explanation:
     better: SizeVerdict | None
     slower: Interval | None
     warnings: tuple[str, ...] = ()
+
+
+def uses_of(dim: str, other: int, rows: Mapping[int, float], dtype: str) -> list[Use]:
+    """The uses of a size as a side of one product, or as the rank of a square factor pair."""
+    axes: tuple[Literal["N", "K"], ...] = ("N", "K")
+    sides = [axis for axis in axes if dim in (axis, "rank")]
+    return list(chain.from_iterable(side_uses(axis, other, rows, dtype) for axis in sides))
 
 
 def explain(
@@ -85,10 +94,19 @@ def explain(
         # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
-        uses = []
-        for axis in ("N", "K"):
-            if dim in (axis, "rank"):
-                uses += side_uses(axis, other, workload(tokens, size_source), used_dtype)
+        rows = workload(tokens, size_source)
+        if tokens is None:  # a map holds such a product at some of its token counts
+            held = {
+                count: often
+                for count, often in rows.items()
+                if size_source.sizes(uses_of(dim, other, {count: often}, used_dtype), low, high)
+            }
+            if held and held.keys() < rows.keys():
+                rows, counts = held, ", ".join(map(str, held))
+                warnings = (
+                    f"At {counts} tokens, at which {size_source.name} holds such a product.",
+                )
+        uses = uses_of(dim, other, rows, used_dtype)
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better, slower = verdicts[0], None, None

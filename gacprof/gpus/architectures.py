@@ -57,11 +57,12 @@ class Tier:
 class ArchitectureTiers:
     """The tiers of one architecture by dtype, the best first. In 16 bits a product of K from
     ``unsplit_k`` on with M·N·K below ``unsplit_work`` is several times slower, since K is not
-    split; 0 where that isn't so."""
+    split; 0 where that isn't so. ``one_row`` are the kernels of products of one row."""
 
     tiers: Mapping[str, tuple[Tier, ...]]
     unsplit_k: int
     unsplit_work: int
+    one_row: str
 
 
 @cache
@@ -84,4 +85,5 @@ def tiers_of(arch: str) -> ArchitectureTiers:
             tier = Tier(*sides, kernel["load"], kernel["kernels"], kernel.get("mostly", False))
             tiers[dtype] = (*tiers.get(dtype, ()), tier)
     unsplit = row.get("unsplit", {})
-    return ArchitectureTiers(tiers, unsplit.get("k", 0), unsplit.get("work", 0))
+    one_row = row.get("one_row", "gemv")
+    return ArchitectureTiers(tiers, unsplit.get("k", 0), unsplit.get("work", 0), one_row)

@@ -30,9 +30,6 @@ HALVES = ("float16", "bfloat16")
 GEMV_DTYPES = (*HALVES, "float32", "tf32")
 """Types whose products of one row cuBLAS gives to gemv kernels: 192 of 192 in an A100's trace of
 PaLU's decode, odd ranks as fast as even ones (reports/traces.md)."""
-GEMV = "gemv; on Hopper nvjet where N and K are multiples of 8, which may be faster or slower"
-"""On an H200 nvjet takes a quarter less at 4096 × 4096, and half as much again at 128 × 1024
-(reports/h200.md)."""
 NOT_SERVED, UNSHARED = 99, 100
 """The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
 
@@ -143,7 +140,7 @@ def verdict_on(
     elif max(tiers) > 0:
         cause, doubt = "other_side", "another side holds it there"
     else:
-        cause, doubt = "unproven", "aligned; what its tiles cost only a measurement tells"
+        cause, doubt = "unproven", "what it costs beside larger ones only a measurement tells"
     reason = "; ".join(filter(None, (unserved or kernel, doubt)))
     return SizeVerdict(size, verdict, reason=reason, kernel=kernel, cause=cause)
 
@@ -168,7 +165,7 @@ def is_mostly(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int
 
 def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:
     """Return the kernels of the worst of the uses."""
-    worst = (-1, GEMV)
+    worst = (-1, table.one_row)
     for use, tier in zip(uses, tiers, strict=True):
         if is_gemv(use):
             continue

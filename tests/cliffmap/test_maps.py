@@ -18,11 +18,12 @@ from published_map import published_map
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
+from gacprof.cliffmap.judge import NOT_COMPARABLE
 from gacprof.cliffmap.run_folder import RunFolder, RunHeader, RunWriter
 from gacprof.cliffmap.tables import candidates
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.points import Axis, Environment, Point
-from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use
+from gacprof.core.sizes import Gemm, Interval, Side, SizeVerdict, Use, seems_safe
 from gacprof.diagnosing.explain import explain
 from gacprof.workload.products import Products, side_uses
 
@@ -121,6 +122,25 @@ def test_no_candidate_is_a_refusal(planted: CliffMap) -> None:
     only_those = replace(planted, curves=(replace(curve, sizes=misaligned),))
     with pytest.raises(MapError, match="safe"):
         candidates(misaligned[0].size, only_those, dim=curve.axis.dim)
+
+
+@pytest.mark.parametrize("name", shipped_maps())
+def test_a_size_that_nobody_timed_is_not_offered(name: str) -> None:
+    cliff_map = load_map(name)
+    verdicts = [verdict for curve in cliff_map.curves for verdict in curve.sizes]
+    offered = [v for v in verdicts if seems_safe(v, cliff_map.tolerance)]
+    assert offered and all(v.latency_us is not None for v in offered)
+
+
+def test_a_forced_backend_answers_for_no_model() -> None:
+    """In bfloat16 the H200 timed forced backends alone; by default others serve 107 and 128."""
+    assert load_map("h200-measured").head_dim(107, 32, 32, "bfloat16").verdict == "unknown"
+    assert load_map("h200-measured").head_dim(107, 32, 32, "float16").verdict == "misaligned"
+
+
+def test_a_penalty_at_the_end_of_a_curve_is_a_least_one() -> None:
+    [verdict] = load_map("h200-paper").judge(side_uses("K", 4096, {512: 1}, "float16"), [4097])
+    assert verdict.verdict == "misaligned" and NOT_COMPARABLE in verdict.reason
 
 
 def test_what_was_not_compared_is_no_better_size() -> None:

@@ -44,7 +44,7 @@ def test_one_row_is_a_gemv_or_on_hopper_may_be(gpu: str) -> None:
     uses = [use_of("N", 4096, 1, "bfloat16"), use_of("K", 4096, 1, "bfloat16")]
     verdicts = Rules(gpu).judge(uses, range(100, 200))
     assert {verdict.verdict for verdict in verdicts} == {"undecided"}
-    assert {verdict.kernel.partition(";")[0] for verdict in verdicts} == {"gemv"}
+    assert {verdict.kernel.partition(",")[0] for verdict in verdicts} == {"gemv"}
 
 
 def test_beside_one_row_other_rows_decide() -> None:

@@ -64,6 +64,7 @@ class ArchitectureRow(TypedDict, total=False):
     """An architecture: names of tiers by dtype, the widest first; ``like`` has those not said."""
 
     like: str
+    one_row: str
     tiers: dict[str, list[str]]
     unsplit: UnsplitRow
     virtual: dict[str, tuple[int, str]]
