@@ -66,10 +66,10 @@ def lint(
 def lint(
     config: str | Path | Mapping[str, Any],
     *,
-    engine: str | Sequence[str] = "vllm",
+    engine: str | Sequence[str] = ("vllm",),
     version: str | None = None,
-    gpu: str | Sequence[str] = "any",
-    tp: int | Sequence[int] = 1,
+    gpu: str | Sequence[str] = ("any",),
+    tp: int | Sequence[int] = (1,),
     ep: int = 1,
     dp: int = 1,
     quantisation: str | None = None,
@@ -79,21 +79,22 @@ def lint(
     """Check whether vLLM, SGLang or another engine serves a model with its fast kernels.
 
     Every product of the model is judged as one tensor-parallel rank holds it; no weights are read.
-    What may bear a size and was not accounted for is named, and ends an ok. Several engines, GPUs
-    or TP degrees make a table of all their combinations.
+    What may bear a size and was not accounted for is named, and ends an ok. With several engines,
+    GPUs or TP degrees all their combinations are judged.
 
     Parameters
     ----------
     config
         A config.json, or its values; a folder or a model on the hub, whose headers are read too.
     engine
-        vllm, sglang, tensorrt-llm, transformers or llama.cpp; vllm==0.8.5 names its version too.
+        vllm, sglang, tensorrt-llm, transformers or llama.cpp, or several of them; vllm==0.8.5
+        names its version too.
     version
         The engine's version; by default the newest that was read.
     gpu
-        h100, b200, rtx4090, sm90 …; any leaves it open.
+        h100, b200, rtx4090, sm90 …, or several; any leaves it open.
     tp
-        Tensor-parallel ranks.
+        Tensor-parallel ranks, or several such numbers.
     ep
         Expert-parallel ranks, which share out whole experts.
     dp
