@@ -154,10 +154,10 @@ def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> I
     """The changes to try, those of sizes last."""
     tp = deployment.tp
     if deployment.sizes.has_experts and max(deployment.ep, tp, deployment.dp) > 1:
-        changed = replace(deployment, ep=1)
-        if deployment.ep == 1:
-            changed = with_whole_experts(deployment)
-        yield Change("ep", changed.serve_command, changed)
+        shared_out = with_whole_experts(deployment).ep
+        for ep in sorted({shared_out, 1} - {deployment.ep}, reverse=True):
+            changed = replace(deployment, ep=ep)
+            yield Change("ep", changed.serve_command, changed)
     if deployment.engine.splits == "tensors":
         for degree in TP_DEGREES:
             if degree != tp:

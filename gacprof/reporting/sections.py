@@ -471,7 +471,8 @@ def lint_grid_section(grid: LintGrid) -> Section:
     """A deployment a row, the best first: what it does, what a rank holds, and what is better."""
     rows = []
     for report in grid.reports:
-        better = "".join(remedy.change for remedy in report.remedies if remedy.kind == "ep")
+        changes = [remedy.change for remedy in report.remedies if remedy.kind == "ep"]
+        better = changes[0] if changes else ""
         why = report.account if not report.ok else ""
         where = (f"{report.engine} {report.version}", report.gpu, str(report.tp))
         rows.append((*where, report.summary, report.weights, why, better))

@@ -234,3 +234,11 @@ def test_what_a_server_can_do_comes_before_another_checkpoint() -> None:
     of_serving = [remedy.is_of_serving for remedy in report.remedies]
     assert {*of_serving} == {True, False}
     assert of_serving == sorted(of_serving, reverse=True)
+
+
+def test_ranks_that_cannot_start_are_set_right() -> None:
+    remedies = lint(QWEN_30B_A3B, gpu="h200", tp=4, ep=8).remedies
+    assert [remedy.ranks for remedy in remedies if remedy.kind == "ep"] == [
+        {"tp": 4, "ep": 4},
+        {"tp": 4, "ep": 1},
+    ]
