@@ -45,7 +45,7 @@ _MODULES = {
     "gacprof.kernels.dispatch": ("DispatchTable",),
     "gacprof.kernels.ncu": ("read_ncu",),
     "gacprof.lint.lint": ("lint",),
-    "gacprof.lint.report": ("LintReport",),
+    "gacprof.lint.report": ("LintGrid", "LintReport"),
     "gacprof.operators.own": ("operator",),
     "gacprof.planning.plan": ("Plan",),
     "gacprof.planning.pareto": ("pareto",),

@@ -93,7 +93,8 @@ def words(remedy: Remedy) -> str:
     """A repair with the growth of all weights."""
     growth = f" (+{percent(remedy.bytes)} bytes)" if remedy.bytes else ""
     sizes = " and ".join(map(str, remedy.config.values()))
-    return f"{sizes if remedy.kind == 'size' else remedy.change}{growth}"
+    change = {"size": sizes, "ep": f"--ep {remedy.ranks['ep']}"}.get(remedy.kind, remedy.change)
+    return f"{change}{growth}"
 
 
 if __name__ == "__main__":

@@ -65,7 +65,8 @@ class Engine:
     """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
     ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
     deals out although it doesn't divide; ``memory`` the share of a GPU's that it takes unasked;
-    ``required`` the keys that its classes read of every config, by class."""
+    ``required`` the keys that its classes read of every config, by class; ``flags`` its command
+    (``serve``) and its words for degrees; ``calls_sdpa``: PyTorch picks its kernel of attention."""
 
     name: str
     version: str
@@ -74,9 +75,20 @@ class Engine:
     experts: str
     fused: frozenset[str]
     requirements: Sequence[Requirement]
+    flags: Mapping[str, str]
     uneven: Sequence[str] = ()
     memory: float = 1.0
+    calls_sdpa: bool = False
     required: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def serve_command(self, **degrees: int) -> str:
+        """Return the command that serves a model at these degrees (``tp=8``): those of 1 are what
+        an engine does unasked, and of others it may have no flag."""
+        words = [self.flags["serve"]]
+        for name, degree in degrees.items():
+            if degree > 1 and name in self.flags:
+                words.append(self.flags[name].format(degree))
+        return " ".join(words)
 
     @property
     def vocab_multiple(self) -> int:

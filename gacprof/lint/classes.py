@@ -52,8 +52,8 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     config = sizes.whole
     at, oldest = plain_version(engine.version), class_table(engine.name).get("oldest", "0")
     if not plain_version(oldest) <= at <= plain_version(engine.read):
-        newest = f"the newest that was read is {engine.read}"
-        yield Gap("class", engine.name, f"nobody read {engine.name} {at}'s classes: {newest}")
+        why = f"{engine.name} {at} was not read; the newest read is {engine.read}"
+        yield Gap("class", engine.name, why)
     if "peft_type" in config:
         kind, base = shown(config["peft_type"]), shown(config.get("base_model_name_or_path"))
         yield Gap("class", "peft_type", f"a {kind} adapter: name the base model, {base}", "refused")

@@ -19,6 +19,7 @@ from gacprof.lint.judge import Judgement, judge_product
 from gacprof.lint.memory import START_ROLES, start_counts
 from gacprof.lint.products import rank_products
 from gacprof.workload.deployment import Deployment
+from gacprof.workload.memory import weight_bytes
 from gacprof.workload.products import plain_dtype
 
 MAX_MODEL_LAYERS = 10_000  # published models have 126 at most
@@ -42,6 +43,16 @@ class ConfigDeployment(Deployment):
     def inventory(self) -> Inventory:
         """The modules that the config describes; ``sizes`` then name what it doesn't say."""
         return inventory_of_sizes(self.sizes)
+
+    @cached_property
+    def weight_bytes(self) -> int | None:
+        """The bytes of the text part's weights on a rank; None where the config doesn't say it."""
+        return weight_bytes(self.sizes, self.inventory, self)
+
+    @property
+    def serve_command(self) -> str:
+        """The engine's own command for these ranks."""
+        return self.engine.serve_command(tp=self.tp, dp=self.dp, ep=self.ep)
 
     @property
     def family(self) -> str:

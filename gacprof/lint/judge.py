@@ -60,7 +60,8 @@ class Finding:
 class Judgement:
     """A product with what becomes of it. ``multiples`` by axis are what its sizes have to be
     multiples of, ``pads_to`` what they become; ``witness`` is the row that an ok rests on. By the
-    row's id, ``width_multiples`` are those of the whole width that ranks share."""
+    row's id, ``width_multiples`` are those of the whole width that ranks share. On an open GPU
+    ``depends_on_gpu``: not all have one outcome."""
 
     product: RankProduct
     outcome: Outcome
@@ -70,6 +71,7 @@ class Judgement:
     witness: Requirement | None = None
     note: str = ""
     width_multiples: Mapping[str, int] = field(default_factory=dict)
+    depends_on_gpu: bool = False
 
     @property
     def is_judged(self) -> bool:
@@ -97,7 +99,8 @@ def judge_product(product: RankProduct, deployment: ConfigDeployment) -> Judgeme
     where = [f"{outcome} on {', '.join(names)}" for outcome, names in gpus_of.items()]
     note = "; ".join(["depends on the GPU", *where])
     unknown = Judgement(product, "unknown", width_multiples=width_multiples)
-    return replace(mildest if mildest.findings else unknown, note=note)
+    answer = mildest if mildest.findings else unknown
+    return replace(answer, note=note, depends_on_gpu=True)
 
 
 def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None) -> Judgement:
@@ -134,9 +137,11 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     if witness is None and needs_witness and outcome in ("ok", "pads"):
         engine, storage = deployment.engine, product.storage
         form = storage.name if storage.form == "unknown" else storage.form
-        where = f"in {form} on {f'sm{sm}' if sm else deployment.gpu.key}"
-        needs = f"{engine.name} {engine.version} needs of {product.name}"
-        outcome, note = "unknown", f"nobody read what {needs} {where}"
+        what = "attention" if product.role in HEAD_DIMS else f"{form} weights"
+        what = what.replace("none weights", "plain weights")
+        gpu = f"sm{sm}" if sm else deployment.gpu.name
+        outcome = "unknown"
+        note = f"nobody read what {engine.name} {engine.version} does with {what} on {gpu}"
     elif outcome == "ok" and not product.is_sized:
         outcome, note = "unknown", "the config doesn't say its size"
     return Judgement(

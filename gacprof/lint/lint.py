@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.model import read_model
+from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json
 from gacprof.diagnosing.source import kernel_lines
 from gacprof.gpus.datasheet import GPUS
 from gacprof.kernels.rules import Rules
 from gacprof.lint.accounting import gaps_of, with_gaps
-from gacprof.lint.deployment import deploy
+from gacprof.lint.deployment import ConfigDeployment, deploy
 from gacprof.lint.judge import Judgement, overall
+from gacprof.lint.memory import GIB
 from gacprof.lint.remedies import Remedy, find_remedies
-from gacprof.lint.report import LintReport, verdicts_of
+from gacprof.lint.report import LintGrid, LintReport, from_best, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
 from gacprof.workload.products import plain_dtype, side_uses
 from gacprof.workload.sharing import Sharing
@@ -27,36 +31,70 @@ PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is sa
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
 
 
+@overload
 def lint(
     config: str | Path | Mapping[str, Any],
     *,
-    engine: str = "vllm",
+    engine: str = ...,
+    version: str | None = ...,
+    gpu: str = ...,
+    tp: int = ...,
+    ep: int = ...,
+    dp: int = ...,
+    quantisation: str | None = ...,
+    accept: Sequence[str] = ...,
+    sarif: Path | None = ...,
+) -> LintReport: ...
+
+
+@overload
+def lint(
+    config: str | Path | Mapping[str, Any],
+    *,
+    engine: str | Sequence[str] = ...,
+    version: str | None = ...,
+    gpu: str | Sequence[str] = ...,
+    tp: int | Sequence[int] = ...,
+    ep: int = ...,
+    dp: int = ...,
+    quantisation: str | None = ...,
+    accept: Sequence[str] = ...,
+    sarif: Path | None = ...,
+) -> LintReport | LintGrid: ...
+
+
+def lint(
+    config: str | Path | Mapping[str, Any],
+    *,
+    engine: str | Sequence[str] = ("vllm",),
     version: str | None = None,
-    gpu: str = "any",
-    tp: int = 1,
+    gpu: str | Sequence[str] = ("any",),
+    tp: int | Sequence[int] = (1,),
     ep: int = 1,
     dp: int = 1,
     quantisation: str | None = None,
     accept: Sequence[str] = (),
     sarif: Path | None = None,
-) -> LintReport:
-    """Say what an engine does with a config's sizes.
+) -> LintReport | LintGrid:
+    """Check whether vLLM, SGLang or another engine serves a model with its fast kernels.
 
     Every product of the model is judged as one tensor-parallel rank holds it; no weights are read.
-    What may bear a size and was not accounted for is named, and ends an ok.
+    What may bear a size and was not accounted for is named, and ends an ok. With several engines,
+    GPUs or TP degrees all their combinations are judged.
 
     Parameters
     ----------
     config
         A config.json, or its values; a folder or a model on the hub, whose headers are read too.
     engine
-        vllm, sglang, tensorrt-llm, transformers or llama.cpp; vllm==0.8.5 names its version too.
+        vllm, sglang, tensorrt-llm, transformers or llama.cpp, or several of them; vllm==0.8.5
+        names its version too.
     version
         The engine's version; by default the newest that was read.
     gpu
-        h100, b200, rtx4090, sm90 …; any leaves it open.
+        h100, b200, rtx4090, sm90 …, or several; any leaves it open.
     tp
-        Tensor-parallel ranks.
+        Tensor-parallel ranks, or several such numbers.
     ep
         Expert-parallel ranks, which share out whole experts.
     dp
@@ -70,8 +108,9 @@ def lint(
 
     Returns
     -------
-    LintReport
-        A verdict for each product, with its source, and what makes it better, tried.
+    LintReport or LintGrid
+        A verdict for each product, with its source, and what makes it better, tried; of several
+        deployments a grid with such a report for each, the best first.
 
     Raises
     ------
@@ -81,11 +120,38 @@ def lint(
     CheckpointError
         For a broken file of weights, or a model that the hub does not have.
     """
+    engines = [engine] if isinstance(engine, str) else list(engine)
+    gpus = [gpu] if isinstance(gpu, str) else list(gpu)
+    degrees = list(tp) if isinstance(tp, Sequence) else [tp]
+    if version and len(engines) > 1:
+        raise ConfigError(f"{version} is the version of one engine: write vllm==0.32 for each")
     name, values, stored = read_model(config)
-    ranks = {"tp": tp, "ep": ep, "dp": dp}
-    deployment = deploy(
-        values, engine=engine, version=version, gpu=gpu, **ranks, quantisation=quantisation
-    )
+    reports = []
+    for chosen, gpu_name, degree in dict.fromkeys(product(engines, gpus, degrees)):
+        deployment = deploy(
+            values,
+            engine=chosen,
+            version=version,
+            gpu=gpu_name,
+            tp=degree,
+            ep=ep,
+            dp=dp,
+            quantisation=quantisation,
+        )
+        reports.append(report_on(deployment, name, stored, accept))
+    if not reports:
+        raise ConfigError("nothing to judge: name an engine, a GPU and a number of ranks")
+    reports.sort(key=from_best)
+    if sarif is not None:
+        write_json(Path(sarif), sarif_log(*reports))
+    return LintGrid(tuple(reports)) if len(reports) > 1 else reports[0]
+
+
+def report_on(
+    deployment: ConfigDeployment, name: str, stored: Inventory | None, accept: Sequence[str]
+) -> LintReport:
+    """Judge one deployment of the model ``name``, with the headers of its checkpoint if they were
+    read."""
     sizes, inventory, key = deployment.sizes, deployment.inventory, deployment.gpu.key
     judgements = deployment.judgements()
     every_gap = gaps_of(deployment, stored)
@@ -100,43 +166,48 @@ def lint(
         remedies = find_remedies(deployment, judgements)
     rules = Rules(key) if key in GPUS else None
     plain = plain_dtype(inventory)
-    products = []
+    verdicts = []
     for judgement in judgements:
         if judgement.is_judged:
             alignment = alignment_of(judgement, rules, plain) if rules else ""
-            products += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
-    report = LintReport(
+            verdicts += verdicts_of(judgement, alignment, launches.get(judgement.product.name, ""))
+    kernels: tuple[str, ...] = ()
+    if rules and deployment.engine.calls_sdpa:
+        kernels = kernel_lines(Sharing(inventory, deployment), rules, plain)
+    weights = deployment.weight_bytes
+    return LintReport(
         model=name,
         model_type=sizes.model_type,
         engine=deployment.engine.name,
         version=deployment.engine.version,
         gpu=key,
         quantisation=deployment.storage.form,
-        **ranks,
+        tp=deployment.tp,
+        ep=deployment.ep,
+        dp=deployment.dp,
         outcome=with_gaps(overall(judgements), gaps),
-        products=tuple(products),
+        products=tuple(verdicts),
         remedies=tuple(remedies),
         missing=tuple(sorted(set(sizes.missing))),
         gaps=tuple(gaps),
         accepted=tuple(gap.name for gap in every_gap if gap.name in accept),
         tensors=len(stored.tensors) if stored else 0,
-        kernels=kernel_lines(Sharing(inventory, deployment), rules, plain) if rules else (),
+        kernels=kernels,
         engine_says=engine_says,
+        weights_gib=weights / GIB if weights else None,
+        memory_gib=deployment.gpu.memory_gib,
     )
-    if sarif is not None:
-        write_json(Path(sarif), sarif_log(report))
-    return report
 
 
 def alignment_of(judgement: Judgement, rules: Rules, plain: str) -> str:
     """Return the worse verdict of a GPU's rules on N and K as the engine pads them. Empty where
     there is none. ``plain`` is the type of weights that are not quantised."""
-    product, pads_to = judgement.product, judgement.pads_to
-    dtype = {"none": plain, **LIBRARY_DTYPES}.get(product.storage.form, "")
-    n, k = pads_to.get("N", product.N), pads_to.get("K", product.K)
-    if product.role == "head":
-        n = pads_to.get("global", product.whole) // product.ranks
-    is_product = product.kind == "dense" or product.role == "head"
+    subject, pads_to = judgement.product, judgement.pads_to
+    dtype = {"none": plain, **LIBRARY_DTYPES}.get(subject.storage.form, "")
+    n, k = pads_to.get("N", subject.N), pads_to.get("K", subject.K)
+    if subject.role == "head":
+        n = pads_to.get("global", subject.whole) // subject.ranks
+    is_product = subject.kind == "dense" or subject.role == "head"
     if dtype not in rules.dtypes or not is_product or not n * k:
         return ""
     on_n = rules.judge(side_uses("N", k, {PREFILL_ROWS: 1.0}, dtype), [n])

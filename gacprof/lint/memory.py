@@ -9,7 +9,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from gacprof.lint.products import RankProduct, count_of
-from gacprof.workload.memory import weight_bytes
 
 if TYPE_CHECKING:
     from gacprof.lint.deployment import ConfigDeployment
@@ -25,7 +24,7 @@ def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
     ep, whole = deployment.ep, deployment.ranks["expert_total"]
     if ep > 1:
         yield replace(count_of("expert-parallel ranks", "expert_ranks", ep, ep), whole=whole)
-    weights = weight_bytes(deployment.sizes, deployment.inventory, deployment)
+    weights = deployment.weight_bytes
     if weights and deployment.gpu.memory_gib:
         budget = int(deployment.gpu.memory_gib * deployment.engine.memory)
-        yield count_of("GiB of weights", "weights", ceil(weights / GIB), budget)
+        yield count_of("weights of a rank (GiB)", "weights", ceil(weights / GIB), budget)

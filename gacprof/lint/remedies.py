@@ -11,7 +11,6 @@ from gacprof.core.errors import ConfigError
 from gacprof.lint.deployment import ConfigDeployment
 from gacprof.lint.judge import OUTCOMES, SERVED, Judgement, Outcome, overall
 from gacprof.lint.multiples import is_of_mlp, joint_multiple
-from gacprof.workload.memory import weight_bytes
 
 TP_DEGREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 USUAL_TP = (2, 4, 8)
@@ -25,14 +24,15 @@ MAY_REFINE = (*GROUPED, "int8_w8a16")
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change (``--tp 4``, ``moe_intermediate_size 2048``) with the outcome that it was judged to
-    have.
+    """A change (the command that serves it so, ``moe_intermediate_size 2048``) with the outcome
+    that it was judged to have.
 
     ``kind`` is ep, tp, size or groups. ``mended`` are the products that become ok, ``config`` the
-    changed fields, ``launches`` the kernels that the engine took for them, where it was asked.
-    ``bytes`` is the share by which the weights grow; None where the config doesn't say theirs. Of
-    weights that are stored quantised ``tps`` are the usual TP degrees at which all is ok then, and
-    ``command`` makes the change without dequantising; empty for others.
+    changed fields, ``launches`` the kernels that the engine took for them, where it was asked;
+    ``ranks`` are the degrees then. ``bytes`` is the share by which the weights grow; None where the
+    config doesn't say theirs. Of weights that are stored quantised ``tps`` are the usual TP degrees
+    at which all is ok then, and ``command`` makes the change without dequantising; empty for
+    others.
     """
 
     kind: str
@@ -41,9 +41,15 @@ class Remedy:
     mended: tuple[str, ...]
     config: Mapping[str, int]
     launches: Mapping[str, str]
+    ranks: Mapping[str, int] = field(default_factory=dict)
     bytes: float | None = 0.0
     tps: tuple[int, ...] = ()
     command: str = ""
+
+    @property
+    def is_of_serving(self) -> bool:
+        """Whether who serves a published model can make it: the checkpoint stays as it is."""
+        return self.kind in ("ep", "tp")
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,8 @@ class Change:
 
 
 def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
-    """The changes that leave a better outcome: the best first, of equal ones those that add the
-    fewest bytes. Of TP degrees the nearest two, of finer groups the largest."""
+    """The changes that leave a better outcome: those of serving first, then the best, then those
+    that add the fewest bytes. Of TP degrees the nearest two, of finer groups the largest."""
     if not any(judgement.findings for judgement in judgements):
         return []
     remedies: list[Remedy] = []
@@ -80,7 +86,8 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
     above = [degrees[tp] for tp in equal if tp > deployment.tp]
     remedies.sort(key=lambda remedy: max(remedy.bytes or 0.0, 0.0))
     remedies += below[-1:] + above[:1]
-    return sorted(remedies, key=lambda remedy: OUTCOMES.index(remedy.outcome))
+    remedies.sort(key=lambda remedy: OUTCOMES.index(remedy.outcome))
+    return sorted(remedies, key=lambda remedy: not remedy.is_of_serving)
 
 
 def _tried(
@@ -101,7 +108,8 @@ def _tried(
     mended = tuple(name for name in broken if name in fine)
     kernels = changed.engine_answer(after)[1]
     launches = {name: kernels[name] for name in mended if name in kernels}
-    remedy = Remedy(change.kind, change.words, outcome, mended, change.config, launches)
+    ranks = {"tp": changed.tp, "ep": changed.ep}
+    remedy = Remedy(change.kind, change.words, outcome, mended, change.config, launches, ranks)
     if not change.config:
         return remedy
     growth, tps = _growth(deployment, changed), _degrees_that_serve(changed)
@@ -112,8 +120,7 @@ def _growth(before: ConfigDeployment, after: ConfigDeployment) -> float | None:
     """The share by which all weights together grow; None where a config doesn't say theirs."""
     nbytes = []
     for deployment in (before, after):
-        alone = replace(deployment, tp=1, ep=1, dp=1)
-        nbytes.append(weight_bytes(alone.sizes, alone.inventory, alone))
+        nbytes.append(replace(deployment, tp=1, ep=1, dp=1).weight_bytes)
     stored, changed = nbytes
     return changed / stored - 1 if stored and changed else None
 
@@ -124,7 +131,15 @@ def _is_packed(deployment: ConfigDeployment) -> bool:
 
 
 def _at_degree(deployment: ConfigDeployment, tp: int) -> ConfigDeployment:
-    return replace(deployment, tp=tp, ep=tp if deployment.ep > 1 else 1)
+    """The deployment on other ranks, which share out experts if they did before."""
+    changed = replace(deployment, tp=tp, ep=1)
+    return with_whole_experts(changed) if deployment.ep > 1 else changed
+
+
+def with_whole_experts(deployment: ConfigDeployment) -> ConfigDeployment:
+    """The deployment with experts that all ranks which its engine has for them share out."""
+    several = replace(deployment, ep=deployment.tp * deployment.dp)
+    return replace(deployment, ep=several.ranks["expert_total"])
 
 
 def _degrees_that_serve(deployment: ConfigDeployment) -> tuple[int, ...]:
@@ -138,13 +153,16 @@ def _degrees_that_serve(deployment: ConfigDeployment) -> tuple[int, ...]:
 def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> Iterator[Change]:
     """The changes to try, those of sizes last."""
     tp = deployment.tp
-    if deployment.sizes.has_experts and max(deployment.ep, tp) > 1:
-        ep = 1 if deployment.ep > 1 else tp
-        yield Change("ep", f"--ep {ep}", replace(deployment, ep=ep))
+    if deployment.sizes.has_experts and max(deployment.ep, tp, deployment.dp) > 1:
+        shared_out = with_whole_experts(deployment).ep
+        for ep in sorted({shared_out, 1} - {deployment.ep}, reverse=True):
+            changed = replace(deployment, ep=ep)
+            yield Change("ep", changed.serve_command, changed)
     if deployment.engine.splits == "tensors":
         for degree in TP_DEGREES:
             if degree != tp:
-                yield Change("tp", f"--tp {degree}", _at_degree(deployment, degree))
+                changed = _at_degree(deployment, degree)
+                yield Change("tp", changed.serve_command, changed)
     storage = deployment.storage
     may_refine = _is_packed(deployment) and storage.form in MAY_REFINE and not storage.desc_act
     group = storage.group // 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from gacprof import __version__
 from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.core.formatting import one_line, percent
 from gacprof.kernels.requirements import Requirement
-from gacprof.lint.judge import Judgement, Outcome, worst_of
+from gacprof.lint.judge import OUTCOMES, SERVED, Judgement, Outcome, worst_of
 from gacprof.lint.remedies import Remedy
 
 UNREAD = Requirement("", "", "", "", sure="")  # type: ignore[arg-type]
@@ -30,6 +30,7 @@ class ProductVerdict:
     ``requirement`` the row's name. ``storage`` is the format, ``alignment`` how the kernels of a
     named GPU serve the sizes: safe, misaligned, undecided, or empty. ``launches`` is the kernel
     that the engine itself took for it; empty where it was not asked exactly this.
+    ``depends_on_gpu``: no GPU was named, and not all have one outcome.
     """
 
     product: str
@@ -50,6 +51,7 @@ class ProductVerdict:
     storage: str
     alignment: str = ""
     launches: str = ""
+    depends_on_gpu: bool = False
 
     @property
     def verdict(self) -> str:
@@ -76,7 +78,8 @@ class LintReport:
     ``tensors`` is how many headers were read. ``missing`` are sizes that the config doesn't say:
     what depends on them is not judged. ``kernels`` are lines on what PyTorch, not the engine, takes
     for attention and norms on a named GPU. ``engine_says`` is what the engine itself answered, and
-    where it was asked; empty where it was not asked exactly this.
+    where it was asked; empty where it was not asked exactly this. ``weights_gib`` is what a rank
+    holds of the text part's weights, ``memory_gib`` what its GPU has: None where it isn't known.
     """
 
     schema: ClassVar[str] = "gacprof.LintReport/1"
@@ -98,6 +101,8 @@ class LintReport:
     tensors: int = 0
     kernels: tuple[str, ...] = ()
     engine_says: str = ""
+    weights_gib: float | None = None
+    memory_gib: float | None = None
     summary: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,17 +114,39 @@ class LintReport:
     @property
     def account(self) -> str:
         """A sentence: the worst product, what was not accounted for, or what the verdict covers."""
-        reasons = []
-        if self.outcome in ("refused", "wrong", "unknown"):
-            rows = [row for row in self.products if row.outcome == self.outcome and row.reason]
-            reasons += [f"{row.product}: {row.reason.rstrip('.:')}" for row in rows[:1]]
-        reasons += filter(None, [in_words(self.gaps)])
+        missing = "name a GPU with --gpu" if self.needs_gpu else ""
+        reasons = [*filter(None, [missing, self.worst, in_words(self.gaps)])]
         if reasons:
             return "; ".join(reasons)
         covered = f"{len(self.products)} products and counts"
         if self.tensors:
             covered += f", the matrices among {self.tensors} tensors"
         return f"accounted for: {covered}, the class, every key"
+
+    @property
+    def worst(self) -> str:
+        """The first product of the outcome, and why it has it; empty where all is ok."""
+        for row in self.products:
+            if row.outcome == self.outcome != "ok" and row.reason:
+                return f"{row.product}: {row.reason.rstrip('.:')}"
+        if self.misaligned and self.outcome == "ok":
+            row = self.misaligned[0]
+            return f"{row.product}: {row.N} × {row.K} is misaligned on {self.gpu}"
+        return ""
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether only a GPU that nobody named leaves the outcome unknown."""
+        unknown = [row for row in self.products if row.outcome == "unknown"]
+        if self.outcome != "unknown" or any(gap.grade == "unknown" for gap in self.gaps):
+            return False
+        return bool(unknown) and all(row.depends_on_gpu for row in unknown)
+
+    @property
+    def weights(self) -> str:
+        """The weights of a rank beside the memory of its GPU: ``28 of 80 GiB``."""
+        parts = [f"{size:.3g}" for size in (self.weights_gib, self.memory_gib) if size]
+        return f"{' of '.join(parts)} GiB" if self.weights_gib else ""
 
     @property
     def ok(self) -> bool:
@@ -136,6 +163,25 @@ class LintReport:
     def findings(self) -> list[ProductVerdict]:
         """The products that are neither ok nor unknown."""
         return [row for row in self.products if row.outcome not in ("ok", "unknown")]
+
+
+@dataclass(frozen=True)
+class LintGrid:
+    """One config in several deployments: a report of each, the best first."""
+
+    schema: ClassVar[str] = "gacprof.LintGrid/1"
+    reports: tuple[LintReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of them are ok."""
+        return all(report.ok for report in self.reports)
+
+
+def from_best(report: LintReport) -> tuple[bool, int, bool]:
+    """A key that sorts reports: those that serve right answers for sure first."""
+    is_unserved = report.outcome not in SERVED
+    return is_unserved, OUTCOMES.index(report.outcome), not report.ok
 
 
 def verdicts_of(judgement: Judgement, alignment: str, launches: str) -> list[ProductVerdict]:
@@ -188,6 +234,7 @@ def _verdict(judgement: Judgement) -> ProductVerdict:
         sure=row.sure,
         requirement=row.id,
         storage=product.storage.form,
+        depends_on_gpu=judgement.depends_on_gpu,
     )
 
 
@@ -195,31 +242,35 @@ SARIF_LEVELS = {"falls back": "warning", "wrong": "error", "refused": "error"}
 """SARIF's levels (SARIF 2.1.0, 3.27.10); of all else a note."""
 
 
-def sarif(report: LintReport) -> dict[str, Any]:
-    """A report as a SARIF log: a rule a requirement, a result a finding."""
-    place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
-    where = f"{report.engine} {report.version}, tp {report.tp}"
-    findings: list[tuple[str, str, str, str, str]] = []
-    for row in report.products:
-        kind: str = "misaligned" if row.alignment == "misaligned" else row.outcome
-        text = f"{row.product}: {row.verdict} ({where}): {row.reason}"
-        findings.append((kind, row.requirement or "unread", row.product, row.source, text))
-    for gap in report.gaps:
-        findings.append((gap.grade, f"unaccounted-{gap.kind}", gap.kind, "", gap.why))
+def sarif(*reports: LintReport) -> dict[str, Any]:
+    """Reports as a SARIF log: a rule a requirement, a result a finding."""
     rules: dict[str, dict[str, Any]] = {}
     results = []
-    for kind, name, subject, source, text in findings:
-        if kind in ("ok", "note"):
-            continue
-        rule = f"{report.engine}/{name}"
-        rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {subject}"}}
-        if source:
-            rules[rule]["help"] = {"text": f"source: {source}"}
-        result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
-        results.append({**result, "message": {"text": one_line(text)}, "locations": [place]})
+    for report in reports:
+        place = {"physicalLocation": {"artifactLocation": {"uri": one_line(report.model)}}}
+        for kind, name, source, text in sarif_findings(report):
+            rule = f"{report.engine}/{name}"
+            rules[rule] = {"id": rule, "shortDescription": {"text": f"{kind}: {name}"}}
+            if source:
+                rules[rule]["help"] = {"text": f"source: {source}"}
+            result = {"ruleId": rule, "level": SARIF_LEVELS.get(kind, "note")}
+            results.append({**result, "message": {"text": one_line(text)}, "locations": [place]})
     driver = {"name": "gacprof", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
+
+
+def sarif_findings(report: LintReport) -> Iterator[tuple[str, str, str, str]]:
+    """The findings of a report: kind, name of the rule, source and text."""
+    where = f"{report.engine} {report.version} on {report.gpu}, tp {report.tp}"
+    for row in report.products:
+        kind = "misaligned" if row.alignment == "misaligned" else row.outcome
+        if kind != "ok":
+            text = f"{row.product}: {row.verdict} ({where}): {row.reason}"
+            yield kind, row.requirement or "unread", row.source, text
+    for gap in report.gaps:
+        if gap.grade != "note":
+            yield gap.grade, f"unaccounted-{gap.kind}", "", gap.why

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
 from shlex import quote
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gacprof.diagnosing.slowdown import Slowdown
     from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
-    from gacprof.lint.report import LintReport
+    from gacprof.lint.report import LintGrid, LintReport
     from gacprof.planning.plan import Plan
     from gacprof.sweeping.sweep import SweepSummary
     from gacprof.tracing.findings import MisalignedProduct
@@ -435,13 +435,18 @@ def sweep_section(summary: SweepSummary) -> Section:
 
 def lint_section(report: LintReport) -> Section:
     """The products of a rank by what an engine does with them, and what makes them better."""
-    ranks = f"tp {report.tp}, ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
+    ranks = f"tp {report.tp}, {ranks_text(report)}"
     where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
-    rows = []
+    where += f", weights of a rank {report.weights}" if report.weights else ""
+    rows: list[Row] = []
     sources = set()
+    reason = ""
     for row in report.products:
         lengths = (str(row.N or "–"), str(row.K or "–"))
         why = row.reason or row.kernel
+        if row.reason and row.reason == reason:
+            why = "as above"
+        reason = row.reason
         rows.append((row.product, *lengths, row.verdict, row.launches, why))
         if row.reason and row.source:
             since = f", since {row.since}" if row.since else ""
@@ -452,11 +457,36 @@ def lint_section(report: LintReport) -> Section:
         remarks.append(f"{gap.grade.capitalize()}: {gap.why}.")
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
-    remarks += [f"Tried, and better: {remedy_text(remedy)}." for remedy in report.remedies]
+    kernels = {row.launches for row in report.products}
+    for remedy in report.remedies:
+        who = "to serve" if remedy.is_of_serving else "to store"
+        remarks.append(f"Tried, and better {who}: {remedy_text(remedy, kernels)}.")
     remarks += [*report.kernels, *sorted(sources)]
     columns = ("product", "N", "K", "verdict", "kernel", "why")
     headline = f"{report.model}: {report.summary} ({where}): {report.account}."
     return Section("What an engine does", headline, columns, rows, remarks)
+
+
+def lint_grid_section(grid: LintGrid) -> Section:
+    """A deployment a row, the best first: what it does, what a rank holds, and what is better."""
+    rows = []
+    for report in grid.reports:
+        changes = [remedy.change for remedy in report.remedies if remedy.kind == "ep"]
+        better = changes[0] if changes else ""
+        why = report.account if not report.ok else ""
+        where = (f"{report.engine} {report.version}", report.gpu, str(report.tp))
+        rows.append((*where, report.summary, report.weights, why, better))
+    fine, first = sum(report.ok for report in grid.reports), grid.reports[0]
+    what = f"{first.model} ({ranks_text(first)}, {first.quantisation})"
+    headline = f"{what}: {fine} of {len(rows)} deployments are ok, the best first."
+    columns = ("engine", "gpu", "tp", "verdict", "weights of a rank", "why", "tried, and better")
+    remarks = ["One engine, one GPU and one --tp alone print every product, with sources."]
+    return Section("What engines do", headline, columns, rows, remarks)
+
+
+def ranks_text(report: LintReport) -> str:
+    """The ranks beside tensor-parallel ones."""
+    return f"ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
 
 
 def trace_section(report: TraceReport) -> Section:
@@ -522,11 +552,13 @@ def trace_row(product: MisalignedProduct) -> Row:
     return (product.cause, lengths, product.product, product.kernel, runs, time, *times, where)
 
 
-def remedy_text(remedy: Remedy) -> str:
-    """A change, its outcome, what it costs, where it serves and who makes it."""
+def remedy_text(remedy: Remedy, kernels: Collection[str] = ()) -> str:
+    """A change, its outcome, what it costs, where it serves and who makes it. ``kernels`` are those
+    that serve without it."""
     mended = f" ({', '.join(remedy.mended)})" if remedy.mended else ""
     parts = [f"{remedy.change}: {remedy.outcome}{mended}"]
-    parts += [f"{name} by {kernel}" for name, kernel in remedy.launches.items()]
+    for kernel in dict.fromkeys(remedy.launches.values()):
+        parts.append(f"still by {kernel}" if kernel in kernels else f"by {kernel}")
     if remedy.bytes:
         parts.append(f"{100 * remedy.bytes:+.1f} % bytes")
     if remedy.tps:
@@ -546,6 +578,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "Diagnosis": ("Diagnosis", diagnosis_section),
     "Explanation": ("Explanation", explanation_section),
     "Exported": ("Exported", fields_section),
+    "LintGrid": ("LintGrid", lint_grid_section),
     "LintReport": ("LintReport", lint_section),
     "Perplexities": ("Perplexities", perplexity_section),
     "SweepSummary": ("SweepSummary", sweep_section),

@@ -102,7 +102,7 @@ BLOCK = """
 
 def test_a_remedy_says_its_kernels() -> None:
     report = lint(QWEN, gpu="h100", tp=8, quantisation="fp8-block")
-    shared_out = next(remedy for remedy in report.remedies if remedy.change == "--ep 8")
+    shared_out = next(remedy for remedy in report.remedies if remedy.kind == "ep")
     assert shared_out.launches["moe.w2"].startswith("FlashInferExperts")
 
 

@@ -207,7 +207,7 @@ def test_weights_that_a_gpu_does_not_hold_are_refused() -> None:
     config = {**MODELS["DeepSeek-V3"], "tie_word_embeddings": False}
     for tp, outcome in ((4, "refused"), (8, "refused"), (16, "ok")):
         report = lint(config, gpu="h100", tp=tp, quantisation="fp8-block")
-        assert outcomes(report)["GiB of weights"] == outcome
+        assert outcomes(report)["weights of a rank (GiB)"] == outcome
     unlayered = {name: value for name, value in config.items() if name != "num_hidden_layers"}
     assert weights_of(unlayered) is None
 
@@ -420,13 +420,9 @@ def test_remedies_hold_when_judged_anew(quantisation: str, tp: int) -> None:
     assert report.remedies
     for remedy in report.remedies:
         config: dict[str, Any] = QWEN
-        ranks = {"tp": tp, "ep": 1}
         for name, size in remedy.config.items():
             config = with_field(config, name, size)
-        if remedy.kind != "size":
-            option, value = remedy.change.split()
-            ranks[option.removeprefix("--")] = int(value)
-        again = lint(config, **ranks, **setting)
+        again = lint(config, **remedy.ranks, **setting)
         assert again.outcome == remedy.outcome
         assert OUTCOMES.index(again.outcome) < OUTCOMES.index(report.outcome)
         assert all(outcomes(again)[name] == "ok" for name in remedy.mended)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gacprof.lint.deployment import deploy
+from gacprof.lint.judge import overall
 from gacprof.lint.lint import lint
 from gacprof.lint.multiples import is_of_mlp, joint_multiple
 from gacprof.lint.remedies import Remedy, with_field
@@ -85,7 +86,7 @@ def test_experts_are_dealt_out_whole_before_they_are_refined_or_padded(
     best = [r for r in remedies_of(QWEN_30B_A3B, stated, tp=4) if r.kind != "tp"]
     whole, refined, padded = best
     assert {r.outcome for r in best} == {"ok"}
-    assert (whole.change, whole.bytes) == ("--ep 4", 0.0)
+    assert (whole.ranks, whole.bytes) == ({"tp": 4, "ep": 4}, 0.0)
     assert refined.config == {"group_size": 64}
     assert refined.bytes == pytest.approx(growth, abs=0.001)
     assert padded.config == {"moe_intermediate_size": 1024}
@@ -200,3 +201,44 @@ def test_a_finding_says_how_many_groups_a_rank_has() -> None:
 def test_a_method_that_the_engine_does_not_load_is_refused(stated: dict[str, Any]) -> None:
     """Asked of vLLM 0.32 itself; SGLang has some of them."""
     assert lint(QWEN_72B | {"quantization_config": stated}, gpu="h100", tp=4).outcome == "refused"
+
+
+COMMANDS = [
+    ("vllm", 1, "vllm serve MODEL --tensor-parallel-size 4 --enable-expert-parallel"),
+    ("vllm", 2, "vllm serve MODEL --tensor-parallel-size 4 --data-parallel-size 2"),
+    ("sglang", 1, "python -m sglang.launch_server --model-path MODEL --tp-size 4 --ep-size 4"),
+]
+
+
+@pytest.mark.parametrize("engine, dp, command", COMMANDS)
+def test_a_remedy_is_the_command_of_the_server(engine: str, dp: int, command: str) -> None:
+    config = {**QWEN_30B_A3B, "quantization_config": FP8}
+    report = lint(config, engine=engine, gpu="h100", tp=4, dp=dp)
+    whole = report.remedies[0]
+    assert whole.kind == "ep" and whole.change.startswith(command)
+
+
+@pytest.mark.parametrize("tp, dp", [(4, 1), (4, 2), (8, 2)])
+def test_vllm_shares_out_experts_to_all_ranks(tp: int, dp: int) -> None:
+    """Its EP is TP × DP: a remedy with another would not start."""
+    config = {**QWEN_30B_A3B, "quantization_config": FP8}
+    remedies = lint(config, gpu="h100", tp=tp, dp=dp).remedies
+    (whole,) = [remedy for remedy in remedies if remedy.kind == "ep"]
+    assert whole.ranks == {"tp": tp, "ep": tp * dp}
+    again = deploy(config, gpu="h100", dp=dp, **whole.ranks)
+    assert overall(again.judgements()) == whole.outcome == "ok"
+
+
+def test_what_a_server_can_do_comes_before_another_checkpoint() -> None:
+    report = lint({**QWEN_30B_A3B, "quantization_config": FP8}, gpu="h100", tp=4)
+    of_serving = [remedy.is_of_serving for remedy in report.remedies]
+    assert {*of_serving} == {True, False}
+    assert of_serving == sorted(of_serving, reverse=True)
+
+
+def test_ranks_that_cannot_start_are_set_right() -> None:
+    remedies = lint(QWEN_30B_A3B, gpu="h200", tp=4, ep=8).remedies
+    assert [remedy.ranks for remedy in remedies if remedy.kind == "ep"] == [
+        {"tp": 4, "ep": 4},
+        {"tp": 4, "ep": 1},
+    ]

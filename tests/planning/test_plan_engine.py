@@ -135,7 +135,7 @@ def test_experts_are_offered_whole_or_in_finer_groups(tmp_path: Path) -> None:
     inventory = awq_checkpoint(tmp_path / "experts", width=192, experts=4)
     chosen = plan(inventory, "h100", engine="vllm", tp=2)
     assert set(chosen.sizes.values()) == {256}
-    assert [r.kind for r in chosen.alternatives if r.outcome == "ok"] == ["ep", "size", "tp"]
+    assert [r.kind for r in chosen.alternatives if r.outcome == "ok"] == ["ep", "tp", "size"]
     assert "groups" in {remedy.kind for remedy in chosen.alternatives}
     whole = plan(inventory, "h100", engine="vllm", tp=2, ep=2)
     assert whole.sizes == {} and whole.outcome == "ok"

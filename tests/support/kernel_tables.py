@@ -135,6 +135,15 @@ class RequirementRow(TypedDict):
     sure: NotRequired[Literal["high", "medium", "low"]]
 
 
+class Flags(TypedDict):
+    """An engine's command and its words for degrees, with ``{}`` for the number."""
+
+    serve: str
+    tp: NotRequired[str]
+    dp: NotRequired[str]
+    ep: NotRequired[str]
+
+
 class EngineTable(TypedDict):
     """A file of an engine."""
 
@@ -143,6 +152,8 @@ class EngineTable(TypedDict):
     splits: Literal["tensors", "layers"]
     experts: str
     fused: list[str]
+    flags: Flags
+    calls_sdpa: NotRequired[bool]
     uneven: NotRequired[list[str]]
     memory: NotRequired[float]
     required: NotRequired[dict[str, list[str]]]
