@@ -75,7 +75,7 @@ def new_figure(
     (panels,) = figure.subplots(1, len(widths), sharey=True, squeeze=False, width_ratios=widths)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
-        axes.spines[["left", "bottom"]].set_color(QUIET)
+        axes.spines[:].set_color(QUIET)
         axes.tick_params(colors=QUIET, labelsize=9)
         axes.grid(True, axis="y", color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
@@ -112,8 +112,8 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
         handles |= dict(zip(labels, drawn, strict=True))
     order = sorted(handles, key=lambda label: not label[0].isdigit())  # verdicts, then lines
     look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": 9, "labelcolor": INK}
-    place = "outside lower left"
-    figure.legend([handles[label] for label in order], order, loc=place, **look)
+    marks = [handles[label] for label in order]
+    figure.legend(marks, order, loc="outside lower left", **look)
     return figure
 
 
@@ -219,4 +219,6 @@ def pareto_front(plans: pd.DataFrame) -> Figure:
         times = axes.twinx()
         times.plot(plans["parameters"] / 1e6, plans["us"] / 1e3, marker="s", color="#D55E00")
         times.set_ylabel("products, ms (squares)", color=INK)
+        times.tick_params(colors=QUIET, labelsize=9)
+        times.spines[:].set_visible(False)
     return figure

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-GOOD, BAD, OPEN = ("safe", "faster", "ok"), ("misaligned", "slower", "refused"), ("undecided",)
-CELL_CLASSES = {**dict.fromkeys(GOOD, "good"), **dict.fromkeys(BAD, "bad")}
-CELL_CLASSES |= dict.fromkeys(OPEN, "open")
+CELL_CLASSES = {
+    **dict.fromkeys(("safe", "faster", "ok"), "good"),
+    **dict.fromkeys(("misaligned", "slower", "falls back", "wrong", "refused"), "bad"),
+    "undecided": "open",
+}
 SHORT_CELL, LONG_CELL = 24, 40  # letters: stays on one line; does not stack word on word
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
 STEPS = (
@@ -86,7 +88,7 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = pages.get_template("page.html.j2").render(
         title=title_of(results.values()),
-        made=f"Made on {date.today()} by gacprof {gacprof.__version__} from {', '.join(results)}.",
+        origin=f"Made on {date.today()} by gacprof {gacprof.__version__} from {', '.join(results)}.",
         parts=parts,
         legend=any(kind in JUDGING for kind in kinds),
         steps=next_steps(results),
