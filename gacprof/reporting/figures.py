@@ -101,19 +101,9 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
         draw_reachable(axes, curve, part)
         draw_sizes(axes, curve, part)
         draw_cliffs(axes, curve, part)
-        ticks = max(1, round(TICKS * width / sum(widths)))
-        step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))
-        multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
-        axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
+        set_size_ticks(axes, part, max(1, round(TICKS * width / sum(widths))))
     panels[len(panels) // 2].set_xlabel(axis.dim, color=INK)
-    handles: dict[str, Any] = {}
-    for axes in panels:
-        drawn, labels = axes.get_legend_handles_labels()
-        handles |= dict(zip(labels, drawn, strict=True))
-    order = sorted(handles, key=lambda label: not label[0].isdigit())  # verdicts, then lines
-    look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": 9, "labelcolor": INK}
-    marks = [handles[label] for label in order]
-    figure.legend(marks, order, loc="outside lower left", **look)
+    add_legend(figure, panels)
     return figure
 
 
@@ -147,6 +137,24 @@ def set_latency_axis(axes: Axes, curve: Curve) -> None:
     margin = max(0.1 * (high - low), 0.05 * low)
     axes.set_ylim(low - margin, high + margin)
     axes.set_ylabel("µs (axis not from 0)", color=INK)
+
+
+def set_size_ticks(axes: Axes, part: Sequence[int], ticks: int) -> None:
+    """Mark multiples of a power of two, about so many."""
+    step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))
+    multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
+    axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
+
+
+def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One legend of all panels below them: the verdicts with their counts, then the lines."""
+    marks: dict[str, Any] = {}
+    for axes in panels:
+        drawn, labels = axes.get_legend_handles_labels()
+        marks |= dict(zip(labels, drawn, strict=True))
+    order = sorted(marks, key=lambda label: not label[0].isdigit())
+    look: dict[str, Any] = {"ncols": 2, "frameon": False, "fontsize": 9, "labelcolor": INK}
+    figure.legend([marks[label] for label in order], order, loc="outside lower left", **look)
 
 
 def draw_sizes(axes: Axes, curve: Curve, part: Sequence[int]) -> None:

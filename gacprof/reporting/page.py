@@ -21,7 +21,7 @@ from gacprof.core.errors import ConfigError, GacprofError
 from gacprof.core.files import read_json, read_record, replacing, write_text
 from gacprof.core.formatting import counted
 from gacprof.gpus.datasheet import GPUS, NO_GPUS, gpu_facts
-from gacprof.reporting.figures import FAINT, INK, QUIET, figures_of
+from gacprof.reporting.figures import FAINT, INK, QUIET, STYLES, figures_of
 from gacprof.reporting.sections import RESULTS, first_of, kind_of, section_of
 
 if TYPE_CHECKING:
@@ -88,10 +88,11 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     text = pages.get_template("page.html.j2").render(
         title=title_of(results.values()),
-        origin=f"Made on {date.today()} by gacprof {gacprof.__version__} from {', '.join(results)}.",
+        origin=f"{date.today()}, by gacprof {gacprof.__version__} from {', '.join(results)}.",
         parts=parts,
         legend=any(kind in JUDGING for kind in kinds),
         steps=next_steps(results),
+        styles=STYLES,
         cell_classes=CELL_CLASSES,
         short_cell=SHORT_CELL,
         long_cell=LONG_CELL,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from gacprof.cliffmap.cliffmap import load_map, shipped_maps
@@ -44,7 +46,7 @@ def test_of_each_operator_dim_and_dtype_the_highest_penalty_is_drawn(name: str) 
 def test_a_wide_gap_parts_the_axis(sizes: list[int], panels: list[tuple[int, int]]) -> None:
     parts = split_at_gaps(sizes)
     assert [(part[0], part[-1]) for part in parts] == panels
-    assert [size for part in parts for size in part] == list(sizes)
+    assert [*chain(*parts)] == [*sizes]
 
 
 @pytest.mark.parametrize("name", shipped_maps())
