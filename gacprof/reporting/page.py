@@ -1,43 +1,56 @@
-"""One self-contained HTML page of what the other verbs left: tables, and three kinds of figures."""
+"""One self-contained HTML page of what other verbs left: tables, figures, and what to do next."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 import gacprof
-from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map, shipped_maps
-from gacprof.core.errors import GacprofError
+from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
+from gacprof.core.errors import ConfigError, GacprofError
 from gacprof.core.files import read_json, read_record, replacing, write_text
-from gacprof.reporting.sections import RESULTS, axis_text, kind_of, section_of
+from gacprof.core.formatting import counted
+from gacprof.gpus.datasheet import GPUS, NO_GPUS, gpu_facts
+from gacprof.reporting.figures import FAINT, INK, QUIET, STYLES, figures_of
+from gacprof.reporting.sections import RESULTS, first_of, kind_of, section_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from gacprof.check.bench import BenchResult
-
-CURVES_SHOWN = 4  # of a map, those with the highest penalties
-# colour and marker by verdict: the palette of Okabe and Ito (2008), for colour-blind readers too
-STYLES = {
-    "safe": ("#009E73", "o"),
-    "misaligned": ("#D55E00", "s"),
-    "undecided": ("#0072B2", "^"),
-    "unknown": ("#666666", "x"),
-    "faster": ("#009E73", "o"),
-    "slower": ("#D55E00", "s"),
-}
-INK, QUIET, FAINT = "#222222", "#666666", "#E3E3E3"
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-WIDTH, HEIGHT = 7.0, 3.6  # of figures, in inches
+CELL_CLASSES = {
+    **dict.fromkeys(("safe", "faster", "ok"), "good"),
+    **dict.fromkeys(("misaligned", "slower", "falls back", "wrong", "refused"), "bad"),
+    "undecided": "open",
+}
+SHORT_CELL, LONG_CELL = 24, 40  # letters: stays on one line; does not stack word on word
+JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
+STEPS = (
+    (
+        "SweepSummary",
+        "Time the model's own shapes on the device that serves it",
+        "gacprof sweep --model {model} --out runs/own",
+    ),
+    ("cliffmap", "Judge the measured sizes", "gacprof map build runs/own"),
+    ("Diagnosis", "See what each size of a model costs", "gacprof diagnose {model} {source}"),
+    ("plan", "Choose better sizes", "gacprof plan {model} {source} --out plan.json"),
+    ("", "Write a copy of the model with these sizes", "gacprof realign {model} {plan} ALIGNED"),
+    ("Verification", "Check that the copy computes the same", "gacprof verify {model} ALIGNED"),
+    ("BenchResult", "Check that it is faster", "gacprof bench {model} ALIGNED"),
+    ("Exported", "Write a folder that transformers and vLLM load", "gacprof export ALIGNED SERVED"),
+)
+"""The way of a model, step by step: the kind of the result, what it is for, and the command."""
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
@@ -61,17 +74,31 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         For a file that is none of these.
     """
     folder = Path(out)
+    results = {str(artefact): read_artefact(Path(artefact)) for artefact in artefacts}
     parts = []
-    for number, artefact in enumerate(artefacts, 1):
-        result = read_artefact(Path(artefact))
+    for number, (name, result) in enumerate(results.items(), 1):
+        section = section_of(result)
         drawn = []
         for letter, figure in enumerate(figures_of(result), 1):
             drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
-        parts.append((section_of(result), drawn))
+        title = section.title or Path(name).name
+        parts.append((replace(section, title=title), drawn, drawn_text(result, len(drawn))))
+    kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    text = pages.get_template("page.html.j2").render(
+        title=title_of(results.values()),
+        origin=f"{date.today()}, by gacprof {gacprof.__version__} from {', '.join(results)}.",
+        parts=parts,
+        legend=any(kind in JUDGING for kind in kinds),
+        steps=next_steps(results),
+        styles=STYLES,
+        cell_classes=CELL_CLASSES,
+        short_cell=SHORT_CELL,
+        long_cell=LONG_CELL,
+    )
     page = folder / "index.html"
-    write_text(page, pages.get_template("page.html.j2").render(parts=parts))
+    write_text(page, text)
     return page
 
 
@@ -97,94 +124,78 @@ def read_artefact(path: Path) -> Any:
     return read_record(path, getattr(gacprof, RESULTS[kind][0]), "gacprof VERB … --json")
 
 
-def figures_of(result: Any) -> list[Figure]:
-    """The figures of a result: a map's dearest curves, a bench's ratios, plans over budgets."""
-    if isinstance(result, CliffMap):
-        timed = [c for c in result.curves if any(v.latency_us for v in c.sizes)]
-        dearest = sorted(timed, key=highest_penalty, reverse=True)[:CURVES_SHOWN]
-        return [staircase(result, curve) for curve in dearest]
-    if isinstance(result, pd.DataFrame) and {"parameters", "loss", "us"} <= {*result.columns}:
-        return [pareto_front(result)]
-    return [bench_ratios(result)] if hasattr(result, "timings") else []
+def result_kind(result: Any) -> str:
+    """The kind in a result's schema; empty for a table."""
+    return "" if isinstance(result, pd.DataFrame) else kind_of(result.schema)
 
 
-def highest_penalty(curve: Curve) -> float:
-    """The highest penalty that is sure."""
-    return max((v.penalty.low for v in curve.sizes if v.penalty), default=0.0)
+def title_of(results: Iterable[Any]) -> str:
+    """The models and devices that results are of: ``svd on NVIDIA H200``."""
+    models: list[str] = []
+    devices: list[str] = []
+    for result in results:
+        if result_kind(result):
+            models += [Path(name).name for name in models_of(result)]
+            devices.append(device_of(result))
+    model = first_of([*dict.fromkeys(filter(None, models))] or [""])
+    device = first_of([*dict.fromkeys(filter(None, devices))] or [""])
+    return " on ".join(filter(None, (model, device))) or "gacprof report"
 
 
-def new_axes(title: str, height: float = HEIGHT) -> tuple[Figure, Axes]:
-    """An empty figure in the common look."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots()
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(colors=QUIET, labelsize=9)
-    axes.grid(True, axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_title(title, loc="left", fontsize=10, color=INK)
-    return figure, axes
+def models_of(result: Any) -> list[str]:
+    """The models that a result is of, as they were named."""
+    names = [getattr(result, "checkpoint", ""), getattr(result, "model", "")]
+    return names + [getattr(model, "model", model) for model in getattr(result, "models", ())]
 
 
-def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
-    """Latency over the sizes of a curve, each by its verdict, cliffs as dashed lines."""
-    axis = curve.axis
-    conditions = f"{cliff_map.environment.name}, {axis_text(axis)}"
-    figure, axes = new_axes(f"{axis.operator}: latency over {axis.dim}\n{conditions}")
-    look: dict[str, Any] = {"linestyle": "none", "markersize": 4, "elinewidth": 0.8}
-    for name, (colour, marker) in STYLES.items():
-        of_verdict = [v for v in curve.sizes if v.verdict == name]
-        times = {v.size: v.latency_us for v in of_verdict if v.latency_us is not None}
-        if times:
-            values = [time.value for time in times.values()]
-            low = [time.value - time.low for time in times.values()]
-            high = [time.high - time.value for time in times.values()]
-            look |= {"marker": marker, "color": colour, "label": name}
-            axes.errorbar([*times], values, [low, high], **look)
-    for cliff in curve.cliffs:
-        axes.axvline((cliff.before + cliff.after) / 2, color=QUIET, linewidth=0.8, linestyle="--")
-    axes.set_xlabel(axis.dim, color=INK)
-    axes.set_ylabel("latency, µs", color=INK)
-    axes.set_ylim(bottom=0)
-    if axes.containers:
-        axes.legend(frameon=False, fontsize=9)
-    return figure
+def device_of(result: Any) -> str:
+    """The device that a result is of, by its name in the data sheet; empty where it has none."""
+    environment = getattr(result, "environment", None)
+    name = environment.name if environment else getattr(result, "gpu", "")
+    try:
+        return gpu_facts(name or getattr(result, "source", "")).name
+    except ConfigError:
+        return "" if name in NO_GPUS else str(name)
 
 
-def bench_ratios(result: BenchResult) -> Figure:
-    """Every model's time over the first model's, with its 95 % interval; left of 1 is faster."""
-    timings = [t for t in (*result.timings, *result.replicates) if t.verdict != "reference"]
-    title = f"Time over {result.models[0]}'s\n{result.environment.name}, {result.dtype}"
-    figure, axes = new_axes(title, 1.2 + 0.3 * len(timings))
-    for row, timing in enumerate(reversed(timings)):
-        ratio = timing.ratio
-        colour, marker = STYLES[timing.verdict]
-        errors = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
-        axes.errorbar(ratio.value, row, xerr=errors, marker=marker, color=colour)
-    labels = [f"{timing.model}, {timing.workload}" for timing in reversed(timings)]
-    axes.set_yticks(range(len(timings)), labels)
-    axes.axvline(1.0, color=INK, linewidth=0.8)
-    return figure
+def drawn_text(result: Any, drawn: int) -> str:
+    """How many of a map's curves are drawn, and which."""
+    if not isinstance(result, CliffMap) or not drawn:
+        return ""
+    curves = counted(len(result.curves), "curve")
+    return (
+        f"{drawn} of {curves} drawn: of each operator, dim and type the one with the highest "
+        "penalty. The table has all."
+    )
 
 
-def pareto_front(plans: pd.DataFrame) -> Figure:
-    """The loss and the time of the products over the parameters of plans."""
-    figure, axes = new_axes("Plans over budgets")
-    axes.plot(plans["parameters"] / 1e6, plans["loss"], marker="o", color="#0072B2", label="loss")
-    axes.set_xlabel("parameters, millions", color=INK)
-    axes.set_ylabel("loss", color=INK)
-    if plans["us"].notna().any():
-        times = axes.twinx()
-        times.plot(plans["parameters"] / 1e6, plans["us"] / 1e3, marker="s", color="#D55E00")
-        times.set_ylabel("products, ms (squares)", color=INK)
-    return figure
+def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is left to do after the furthest result, each with its command."""
+    kinds = [kind for kind, _, _ in STEPS]
+    names = {"model": "MODEL", "source": "runs/own", "plan": "plan.json"}
+    done = 0
+    for path, result in results.items():
+        kind = result_kind(result)
+        done = max(done, kinds.index(kind) + 1 if kind and kind in kinds else 0)
+        if kind == "plan":
+            names["plan"] = quote(path)
+        if kind == "cliffmap":
+            names["source"] = quote(path)
+        elif getattr(result, "source", None) in (*GPUS, *shipped_maps()):
+            names["source"] = result.source
+        if kind in ("Diagnosis", "plan", "Verification"):
+            names["model"] = quote(result.checkpoint)
+    return [(purpose, command.format(**names)) for _, purpose, command in STEPS[done:]]
 
 
-def drawn_figure(figure: Figure, path: Path) -> str:
-    """Write a figure as SVG and PNG, ``path`` with either suffix; return it as an SVG element."""
+def drawn_figure(figure: Figure, path: Path) -> tuple[list[str], str]:
+    """Write a figure as SVG and PNG, ``path`` with either suffix; return the lines of its title,
+    which the page sets itself, and the rest as an SVG element."""
     for suffix in (".svg", ".png"):
         with replacing(path.with_suffix(suffix)) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=150)
+    title = figure.get_suptitle()
+    figure.suptitle("")
     buffer = io.StringIO()
     # a salt and no date: the same text for the same figure
     with rc_context({"svg.hashsalt": "gacprof", "svg.fonttype": "none"}):
@@ -192,4 +203,4 @@ def drawn_figure(figure: Figure, path: Path) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
     for colour, variable in PAGE_COLOURS.items():
         svg = svg.replace(colour.lower(), variable)
-    return svg[svg.index("<svg") :]
+    return title.split("\n", 1), svg[svg.index("<svg") :]

@@ -14,6 +14,7 @@ from planted import TOKENS, planted_map_of
 
 import gacprof
 from gacprof.check.verify import verify
+from gacprof.cli.verbs import VERBS
 from gacprof.cliffmap.cliffmap import load_map
 from gacprof.core.errors import GacprofError
 from gacprof.diagnosing.diagnosis import diagnose
@@ -23,7 +24,7 @@ from gacprof.lint.lint import lint
 from gacprof.planning.pareto import pareto
 from gacprof.planning.planner import plan
 from gacprof.realigning.realign import realign
-from gacprof.reporting.page import read_artefact, report
+from gacprof.reporting.page import next_steps, read_artefact, report
 from gacprof.reporting.sections import RESULTS, grouped, json_of, kind_of, section_of
 from gacprof.sweeping.sweep import SweepSummary
 from gacprof.virtual.ask import dispatch
@@ -52,7 +53,7 @@ def artefacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_a_page_has_a_section_for_each_artefact(artefacts: list[Path], tmp_path: Path) -> None:
     page = report(artefacts, tmp_path / "page")
     text = page.read_text(encoding="utf-8")
-    assert text.count("<section") == len(artefacts)
+    assert text.count('id="part-') == len(artefacts)
     assert "<svg" in text and "http" not in text.replace("http://www.w3.org", "")
     drawn = list((tmp_path / "page" / "figures").glob("*.svg"))
     assert len(drawn) == text.count("<figure>")
@@ -121,3 +122,23 @@ def test_plans_over_budgets_are_drawn(tmp_path: Path) -> None:
     (tmp_path / "pareto.json").write_text(json.dumps(json_of(table)))
     page = report([tmp_path / "pareto.json"], tmp_path / "page")
     assert "<svg" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_names_its_model_and_what_is_left_to_do(
+    artefacts: list[Path], tmp_path: Path
+) -> None:
+    text = report(artefacts[:3], tmp_path / "page").read_text(encoding="utf-8")
+    title = re.search("<title>(.*)</title>", text)
+    assert title and title[1].startswith(ASVD.name)
+    commands = re.findall("<code>gacprof (\\w+) ", text)
+    assert commands == ["realign", "verify", "bench", "export"]
+    assert str(artefacts[1]) in text
+
+
+@pytest.mark.parametrize("name", ["h200-measured", "cpu-example"])
+def test_next_steps_are_commands_that_exist(name: str) -> None:
+    steps = next_steps({name: load_map(name)})
+    for _, line in steps:
+        program, verb, *_ = line.split()
+        assert program == "gacprof" and verb in VERBS
+    assert name in steps[0][1]
