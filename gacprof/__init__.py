@@ -57,7 +57,7 @@ _MODULES = {
     "gacprof.sweeping.suite": ("Suite", "load_suite"),
     "gacprof.sweeping.sweep": ("SweepSummary", "sweep"),
     "gacprof.tracing.trace": ("TraceReport", "trace"),
-    "gacprof.virtual.ask": ("dispatch",),
+    "gacprof.virtual.ask": ("DispatchChanges", "dispatch"),
     "gacprof.virtual.run": ("virtual",),
 }
 """Public names by the module that has them."""

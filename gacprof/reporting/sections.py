@@ -20,6 +20,7 @@ from gacprof.core.formatting import (
 )
 from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gacprof.sweeping.sweep import SweepSummary
     from gacprof.tracing.findings import MisalignedProduct
     from gacprof.tracing.trace import TraceReport
+    from gacprof.virtual.ask import DispatchChange, DispatchChanges
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
@@ -51,7 +53,18 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
+# sections of a dispatch table, and parts of their keys, in words
+TABLE_SECTIONS = {
+    "sdpa": "SDPA's backend",
+    "fa2": "FlashAttention-2",
+    "efficient": "SDPA efficient",
+    "rows": "rows",
+    "products": "products",
+    "stream": "rows by Triton",
+}
+QUESTIONS = {"mask": "mask", "causal": "causal", "gqa": "grouped queries", "tokens": "tokens"}
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
+MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
 CAUSES = {
     "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
@@ -295,8 +308,6 @@ def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
 
 def dispatch_section(table: DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
-    from gacprof.kernels.dispatch import SCOPE
-
     def range_of(section: str) -> range:
         return range(1, table.sections[section].range[1] + 1)
 
@@ -320,6 +331,58 @@ def dispatch_section(table: DispatchTable) -> Section:
         "gacprof.kernels.dispatch.load_table.",
     ]
     return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
+
+
+def changes_section(result: DispatchChanges) -> Section:
+    """What two releases of PyTorch answer differently, by question."""
+    releases = f"PyTorch {result.before} and {result.after}"
+    if result.changes:
+        headline = (
+            f"{releases} take different kernels on {result.gpu}, at the sizes below; all other "
+            "answers are the same"
+        )
+    else:
+        headline = f"{releases} take the same kernels on {result.gpu}: nothing changed"
+    headline += f" ({counted(result.questions, 'question')} {result.provenance})."
+    rows: list[Row] = []
+    for change in result.changes[:MAX_CHANGES]:
+        name = TABLE_SECTIONS[change.section]
+        answers = changed_answers(change)
+        rows.append((name, questions_text(change), sizes_text(change.sizes), *answers))
+    remarks = []
+    if rows:
+        remarks = ["q and kv: queries and keys; q = kv > 1 is prefill, q = 1 < kv decode.", SCOPE]
+    if len(result.changes) > MAX_CHANGES:
+        remarks.append(f"{len(result.changes) - MAX_CHANGES} more changes: --json.")
+    remarks.append(f"All of one: gacprof dispatch {result.gpu} --release {result.after}.")
+    columns = ("what", "where", "sizes", f"PyTorch {result.before}", f"PyTorch {result.after}")
+    return Section(f"Changes of dispatch on {result.gpu}", headline, columns, rows, remarks)
+
+
+def questions_text(change: DispatchChange) -> str:
+    """The questions of a change: ``bfloat16, float16; mask none; not causal``."""
+    parts = []
+    for name, values in change.questions.items():
+        word = QUESTIONS.get(name, "")
+        if isinstance(values[0], bool):
+            parts.append(word if values[0] else f"not {word}")
+        else:
+            parts.append(f"{word} {', '.join(map(str, values))}".strip())
+    return "; ".join(parts)
+
+
+def changed_answers(change: DispatchChange) -> tuple[str, str]:
+    """The two answers of a change; of those in several parts the parts that differ."""
+    before, after = change.before, change.after
+    if isinstance(before, dict) and isinstance(after, dict):
+        parts = [name for name in after if before.get(name) != after[name]]
+        before, after = ({name: answer.get(name) for name in parts} for answer in (before, after))
+    texts = []
+    for answer in (before, after):
+        if isinstance(answer, dict):
+            answer = ", ".join(f"{name} {value}" for name, value in answer.items())
+        texts.append("not asked" if answer is None else str(answer))
+    return texts[0], texts[1]
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -544,6 +607,7 @@ def fields_section(result: Any) -> Section:
 RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "BenchResult": ("BenchResult", bench_section),
     "Diagnosis": ("Diagnosis", diagnosis_section),
+    "DispatchChanges": ("DispatchChanges", changes_section),
     "Explanation": ("Explanation", explanation_section),
     "Exported": ("Exported", fields_section),
     "LintReport": ("LintReport", lint_section),
