@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
 from shlex import quote
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import plain
@@ -25,6 +27,8 @@ from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from gacprof.check.bench import BenchResult
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
@@ -63,7 +67,9 @@ TABLE_SECTIONS = {
     "stream": "rows by Triton",
 }
 QUESTIONS = {"mask": "mask", "causal": "causal", "gqa": "grouped queries", "tokens": "tokens"}
+OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a table, in order
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
+ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
 MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
 CAUSES = {
@@ -308,6 +314,7 @@ def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
 
 def dispatch_section(table: DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
+
     def range_of(section: str) -> range:
         return range(1, table.sections[section].range[1] + 1)
 
@@ -383,6 +390,118 @@ def changed_answers(change: DispatchChange) -> tuple[str, str]:
             answer = ", ".join(f"{name} {value}" for name, value in answer.items())
         texts.append("not asked" if answer is None else str(answer))
     return texts[0], texts[1]
+
+
+def table_section(frame: DataFrame) -> Section:
+    """The table of constraints: of one source with its kernels, of several side by side."""
+    records = json_of(frame)
+    sources = [*dict.fromkeys(record["source"] for record in records)]
+    if len(sources) == 1:
+        columns = ["operator", "dtype", "dim", "calls", "round up to", "odd sizes take"]
+        columns += ["even ones take", "multiples served by", "other sizes by"]
+        rows = merged_dtypes([(record, single_cells(record)) for record in records])
+    else:
+        columns = ["operator", "dtype", "dim", *sources]
+        of_dim: dict[tuple[str, str, str], dict[str, str]] = {}
+        for record in records:
+            key = record["operator"], record["dtype"], record["dim"]
+            of_dim.setdefault(key, {})[record["source"]] = side_by_side_cell(record)
+        pairs = []
+        for (operator, dtype, dim), cell in of_dim.items():
+            record = {"operator": operator, "dtype": dtype, "dim": dim}
+            pairs.append((record, tuple(cell.get(source, "") for source in sources)))
+        rows = merged_dtypes(pairs)
+    headline = (
+        f"Sizes that are fast on {', '.join(sources)}: round each dim up to the multiple. ×1.5: "
+        "other sizes take 1.5 times as long. Empty: not known."
+    )
+    remarks = table_remarks(records)
+    if frame.attrs.get("out"):
+        remarks.append(f"Written to {frame.attrs['out']}.")
+    name = quote(sources[0])
+    more = f"gacprof table {name} or " if len(sources) > 1 else ""
+    remarks.append(f"More columns: {more}--out FILE.csv.")
+    remarks.append(
+        f"Next: gacprof diagnose MODEL {name} finds a model's slow sizes; gacprof map candidates "
+        f"107 {name} lists good sizes near one."
+    )
+    return Section("Sizes to round to", headline, columns, rows, remarks)
+
+
+def merged_dtypes(pairs: Iterable[tuple[Mapping[str, Any], Row]]) -> list[Row]:
+    """Rows of a table of constraints by operator and dim, those that differ in dtype alone as
+    one."""
+    dtypes: dict[tuple[str, str, Row], list[str]] = {}
+    for record, cells in pairs:
+        dtypes.setdefault((record["operator"], record["dim"], cells), []).append(record["dtype"])
+    rows = [(key[0], ", ".join(names), key[1], *key[2]) for key, names in dtypes.items()]
+    return sorted(rows, key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
+
+
+def single_cells(record: Mapping[str, Any]) -> Row:
+    """The cells of one source's row behind its dim."""
+    costs = cost_text(record, "odd"), cost_text(record, "even")
+    kernels = (record["served_by"] or "", record["others"] or "")
+    loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without the kernels' names
+    return (record["curve"] or "", multiple_text(record), *costs, *loads)
+
+
+def side_by_side_cell(record: Mapping[str, Any]) -> str:
+    """What one of several sources says, in a cell."""
+    costs = []
+    for parity in ("odd", "even"):
+        cost = cost_text(record, parity)
+        costs += [f"{parity} {cost}"] if cost else []
+    text = "; ".join(filter(None, (multiple_text(record), ", ".join(costs))))
+    return f"{text} ({record['curve']})" if text and record["safe"] is not None else text
+
+
+def multiple_text(record: Mapping[str, Any]) -> str:
+    """``8, 16 is mostly faster``; ``64, or 32, 96``; ``any size``."""
+    multiple, mostly, also = record["multiple"], record["mostly"], record["also_good"]
+    if multiple is None:
+        return ""
+    text = "any size" if multiple == 1 else str(multiple)
+    if mostly:
+        text += f", {mostly} is mostly faster"
+    return f"{text}, or {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text
+
+
+def cost_text(record: Mapping[str, Any], parity: str) -> str:
+    """How many times as long sizes of a parity take; empty where it is not known."""
+    if record[parity] is not None:
+        return f"×{record[parity]:.3g}"
+    low, high = record[f"{parity}_low"], record[f"{parity}_high"]
+    return "" if low is None else f"×{low:.2g} to {high:.2g} est."
+
+
+def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who says what in a table of constraints, and what its estimates are made of."""
+    operators: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        operators.setdefault((record["source"], record["by"]), []).append(record["operator"])
+    by_source = [source for source, _ in operators]
+    remarks = []
+    for (source, by), names in operators.items():
+        scope = f" {', '.join(dict.fromkeys(names))}" if by_source.count(source) > 1 else ""
+        remarks.append(f"{source}{scope}: {by}.")
+    for source in dict.fromkeys(by_source):
+        if all(r["multiple"] is None for r in records if r["source"] == source):
+            remarks.append(f"{source} tells no multiple, kernels alone: gacprof table {source}.")
+    remarks.append("N and K: outputs and inputs of a product, y[M, N] = x[M, K] · W[N, K]ᵀ.")
+    if any(record["odd"] is not None for record in records):
+        remarks.append("× without est.: the median of measured sizes, over the best larger one.")
+    estimates = {record["cost_by"] for record in records if record["odd_low"] is not None}
+    for text in sorted(estimates):
+        remarks.append(f"est.: {text}; four of five further groups should fall within.")
+    return remarks
+
+
+def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
+    """Sizes that may be chosen."""
+    headline = "Each may be chosen: safe, or undecided by noise or for want of a measurement alone."
+    rows = [(*verdict_cells(verdict), verdict.reason) for verdict in verdicts]
+    return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -651,9 +770,13 @@ def section_of(result: Any) -> Section:
     if hasattr(result, "schema"):
         _, section_maker = RESULTS[kind_of(result.schema)]
         section = section_maker(result)
+    elif type(result).__name__ == "DataFrame" and {"multiple", "cost_by"} <= {*result.columns}:
+        section = table_section(result)
     elif type(result).__name__ == "DataFrame":
         rows = [tuple(map(str, row)) for row in result.itertuples(index=False)]
         section = Section("", "", [*map(str, result.columns)], rows)
+    elif isinstance(result, list) and result and isinstance(result[0], SizeVerdict):
+        section = candidates_section(result)
     elif isinstance(result, list) and result and is_dataclass(result[0]):
         columns = [field.name for field in fields(result[0])]
         rows = [tuple(cell_text(getattr(item, name)) for name in columns) for item in result]

@@ -183,8 +183,8 @@ def changes_between(before: DispatchTable, after: DispatchTable) -> DispatchChan
         questions += len(keys)
         keys_of: dict[tuple[str, str, tuple[int, ...]], set[Key]] = {}
         for key in keys:
-            for answers, sizes in differences(other, section, key).items():
-                keys_of.setdefault((*answers, tuple(sizes)), set()).add(key)
+            for answers, changed_sizes in differences(other, section, key).items():
+                keys_of.setdefault((*answers, tuple(changed_sizes)), set()).add(key)
         for (old, new, sizes), changed in keys_of.items():
             for box in products_of(changed, keys):
                 asked = dict(zip(section.by, box, strict=True))
