@@ -28,8 +28,7 @@ def candidates(
     dim: str = "N",
     dtype: str | None = None,
     fixed: Mapping[str, int] | Sequence[str] = (),
-    below: int = 2,
-    above: int = 2,
+    count: int = 2,
 ) -> list[SizeVerdict]:
     """List the sizes near one that are served well; of several maps or GPUs, those good on all.
 
@@ -48,10 +47,8 @@ def candidates(
     fixed
         The operator's other dims, as far as needed to tell curves apart: M=1 K=1024. By default
         M=1024 K=4096 or 32 heads on a GPU.
-    below
-        The number of sizes up to ``size``, itself included.
-    above
-        The number of larger ones.
+    count
+        How many sizes to list on either side, the size itself counted with the smaller ones.
 
     Returns
     -------
@@ -86,7 +83,7 @@ def candidates(
         )
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]
-    chosen = smaller[max(0, len(smaller) - below) :] + larger[:above]
+    chosen = smaller[max(0, len(smaller) - count) :] + larger[:count]
     verdicts = []
     for candidate in chosen:
         by_source = filter(None, (answer.of(candidate) for answer in answers))

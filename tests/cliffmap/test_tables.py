@@ -21,21 +21,18 @@ HEAD_DIM = {"operator": "attention", "dim": "head_dim"}
 
 
 def test_candidates_are_the_nearest_safe_sizes() -> None:
-    verdicts = candidates(107, "a100-published", **HEAD_DIM, below=1, above=1)
+    verdicts = candidates(107, "a100-published", **HEAD_DIM, count=1)
     assert [v.size for v in verdicts] == [96, 128]
     assert {v.verdict for v in verdicts} == {"safe"}
-    assert [v.size for v in candidates(128, "a100-published", **HEAD_DIM, below=1)] == [
-        128,
-        160,
-        192,
-    ]
-    assert candidates(107, "a100-published", **HEAD_DIM, below=0, above=0) == []
+    two = candidates(128, "a100-published", **HEAD_DIM)
+    assert [v.size for v in two] == [96, 128, 160, 192]
+    assert candidates(107, "a100-published", **HEAD_DIM, count=0) == []
 
 
 def test_candidates_of_several_maps_are_safe_on_all() -> None:
-    both = candidates(107, ["a100-published", "h100-published"], **HEAD_DIM, below=99, above=99)
+    both = candidates(107, ["a100-published", "h100-published"], **HEAD_DIM, count=99)
     apart = [
-        {v.size for v in candidates(107, name, **HEAD_DIM, below=99, above=99)}
+        {v.size for v in candidates(107, name, **HEAD_DIM, count=99)}
         for name in ("a100-published", "h100-published")
     ]
     assert {v.size for v in both} == apart[0] & apart[1]
@@ -64,7 +61,7 @@ def test_the_last_size_of_a_curve_has_candidates() -> None:
     curves = load_map("cpu-example").curves_of("linear", "K", fixed={"M": 256})
     curve = max(curves, key=lambda curve: curve.sizes[-1].size)
     last, fixed = curve.sizes[-1].size, curve.axis.fixed
-    verdicts = candidates(last, "cpu-example", dim="K", fixed=fixed, above=0)
+    verdicts = candidates(last, "cpu-example", dim="K", fixed=fixed)
     assert verdicts == [v for v in curve.sizes if v.verdict == "safe"][-2:]
 
 
@@ -99,7 +96,7 @@ def test_candidates_are_the_sizes_that_explain_calls_good(
     for size in (3801, 3808, 3812, 3816, 3824, 3840, 3872, 4097, 4104):
         try:
             answer = explain(size, source, dim=dim, other=other, tokens=[tokens], dtype="float16")
-            nearest = candidates(size, source, dim=dim, fixed=shape, dtype="float16", below=1)
+            nearest = candidates(size, source, dim=dim, fixed=shape, dtype="float16")
         except MapError:
             continue  # no size around it was measured, or none is good
         if answer.now.verdict != "unknown":
@@ -108,7 +105,7 @@ def test_candidates_are_the_sizes_that_explain_calls_good(
 
 def test_candidates_of_head_dims_are_those_that_explain_calls_good() -> None:
     for gpu in ("a100", "h100", "rtx5090"):
-        good = {v.size for v in candidates(128, gpu, **HEAD_DIM, below=256, above=256)}
+        good = {v.size for v in candidates(128, gpu, **HEAD_DIM, count=256)}
         for size in (31, 32, 40, 64, 72, 80, 96, 104, 160, 192, 256):
             now = explain(size, gpu, dim="head_dim").now
             assert (size in good) == seems_safe(now, TOLERANCE)
@@ -130,13 +127,13 @@ def test_a_plan_takes_candidates() -> None:
     plan = gacprof.plan(ASVD, "h100", objective="pad")
     assert plan.sizes
     for size in filter(None, plan.sizes.values()):
-        assert [v.size for v in candidates(size, "h100", dim="K", below=1, above=0)] == [size]
+        assert size in [v.size for v in candidates(size, "h100", dim="K", count=1)]
 
 
 def test_a_gpu_beside_a_map_leaves_what_both_call_good() -> None:
     shape = {"M": 1024, "N": 4096}
     options: dict[str, Any] = {"dim": "K", "fixed": shape, "dtype": "float16"}
-    options |= {"below": 999, "above": 999}
+    options |= {"count": 999}
     measured = {v.size for v in candidates(4096, "h200-measured", **options)}
     both = {v.size for v in candidates(4096, ["h200-measured", "h200"], **options)}
     assert both and both == {size for size in measured if size % 16 == 0}
