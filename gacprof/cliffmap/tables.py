@@ -79,7 +79,7 @@ def candidates(
     if not common:
         names = " and ".join(str(getattr(source, "name", source)) for source in sources)
         raise MapError(
-            f"no size of {operator} {dim} is good by {names}: gacprof explain {size} has why"
+            f"no size of {operator} {dim} is safe enough by {names}: gacprof explain {size} has why"
         )
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]

@@ -457,11 +457,11 @@ def side_by_side_cell(record: Mapping[str, Any]) -> str:
 
 
 def multiple_text(record: Mapping[str, Any]) -> str:
-    """``8, 16 is mostly faster``; ``64, or 32, 96``; ``any size``."""
+    """``8, 16 is mostly faster``; ``64, or 32, 96``."""
     multiple, mostly, also = record["multiple"], record["mostly"], record["also_good"]
     if multiple is None:
         return ""
-    text = "any size" if multiple == 1 else str(multiple)
+    text = "no multiple helps" if multiple == 1 else str(multiple)
     if mostly:
         text += f", {mostly} is mostly faster"
     return f"{text}, or {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text

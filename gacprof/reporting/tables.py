@@ -41,33 +41,33 @@ SERVED = {
     "math": "no fused kernel",
 }
 """Ways of :data:`~gacprof.kernels.attention.QUALITY` to serve a head_dim, in words."""
-COLUMNS = {
-    "source": "string",
-    "operator": "string",
-    "dtype": "string",
-    "dim": "string",
-    "curve": "string",
-    "first": "Int64",
-    "last": "Int64",
-    "multiple": "Int64",
-    "mostly": "Int64",
-    "also_good": "string",
-    "odd": "float64",
-    "odd_low": "float64",
-    "odd_high": "float64",
-    "even": "float64",
-    "even_low": "float64",
-    "even_high": "float64",
-    "cost_by": "string",
-    "served_by": "string",
-    "others": "string",
-    "safe": "Int64",
-    "misaligned": "Int64",
-    "undecided": "Int64",
-    "cliffs": "Int64",
-    "good_sizes": "string",
-    "by": "string",
-}
+COLUMNS = [
+    "source",
+    "operator",
+    "dtype",
+    "dim",
+    "curve",
+    "first",
+    "last",
+    "multiple",
+    "mostly",
+    "also_good",
+    "odd",
+    "odd_low",
+    "odd_high",
+    "even",
+    "even_low",
+    "even_high",
+    "cost_by",
+    "served_by",
+    "others",
+    "safe",
+    "misaligned",
+    "undecided",
+    "cliffs",
+    "good_sizes",
+    "by",
+]
 TableRow = dict[str, Any]  # some of the columns; what a source doesn't know is left out
 
 
@@ -114,7 +114,7 @@ def table(
             raise ConfigError(f"{opened.name} is neither a map nor a GPU: it has no table")
         name = str(source) if isinstance(source, str | Path) else opened.name
         rows += [{"source": name, "by": opened.provenance, **row} for row in of_source]
-    frame = pd.DataFrame(rows, columns=[*COLUMNS]).astype(COLUMNS)
+    frame = pd.DataFrame(rows, columns=COLUMNS).convert_dtypes()
     if out is not None:
         write_table(frame, out)
     return frame
@@ -313,11 +313,11 @@ def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
     for size, kernel in kernels.items():
         if kernel:
             sizes_of.setdefault(kernel, []).append(size)
-    served: list[str] = []
+    of_multiples: list[str] = []
     others: dict[int, list[str]] = {}
     for kernel, sizes in sorted(sizes_of.items(), key=lambda pair: -len(pair[1])):
         if multiple is not None and any(size % multiple == 0 for size in sizes):
-            served.append(kernel)
+            of_multiples.append(kernel)
         else:
             others.setdefault(gcd(*sizes), []).append(kernel)
     texts = []
@@ -326,7 +326,7 @@ def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
             f"multiples of {step}" if step in MULTIPLES else sizes_text(sizes_of[others[step][0]])
         )
         texts.append(f"{'rest' if step == 1 else label}: {either(others[step])}")
-    return {"served_by": either(served) or None, "others": "; ".join(texts) or None}
+    return {"served_by": either(of_multiples) or None, "others": "; ".join(texts) or None}
 
 
 def either(kernels: Sequence[str]) -> str:

@@ -187,9 +187,11 @@ def changes_between(before: DispatchTable, after: DispatchTable) -> DispatchChan
                 keys_of.setdefault((*answers, tuple(changed_sizes)), set()).add(key)
         for (old, new, sizes), changed in keys_of.items():
             for box in products_of(changed, keys):
-                asked = dict(zip(section.by, box, strict=True))
-                asked = {part: values for part, values in asked.items() if values}
-                changes.append(DispatchChange(name, asked, sizes, json.loads(old), json.loads(new)))
+                parts = zip(section.by, box, strict=True)
+                limited = {part: values for part, values in parts if values}
+                changes.append(
+                    DispatchChange(name, limited, sizes, json.loads(old), json.loads(new))
+                )
     provenance = f"by PyTorch's dispatcher on a virtual {after.device}; no kernel was run"
     releases = before.release, after.release
     return DispatchChanges(after.gpu, *releases, provenance, questions, tuple(changes))
