@@ -65,6 +65,7 @@ def candidates(
     if isinstance(sources, str | Path) or not isinstance(sources, Sequence):
         sources = [sources]
     require_within("size", size, MAX_DIM)
+    require_within("count", count, MAX_DIM)
     others = dict(fixed) if isinstance(fixed, Mapping) else dims_of_words(fixed)
     answers = []
     for source in sources:

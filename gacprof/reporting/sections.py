@@ -489,6 +489,8 @@ def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
         if all(r["multiple"] is None for r in records if r["source"] == source):
             remarks.append(f"{source} tells no multiple, kernels alone: gacprof table {source}.")
     remarks.append("N and K: outputs and inputs of a product, y[M, N] = x[M, K] · W[N, K]ᵀ.")
+    if any(record["dim"] == "row length" for record in records):
+        remarks.append("Norms: multiples take another kernel; what that saves nobody measured.")
     if any(record["odd"] is not None for record in records):
         remarks.append("× without est.: the median of measured sizes, over the best larger one.")
     estimates = {record["cost_by"] for record in records if record["odd_low"] is not None}

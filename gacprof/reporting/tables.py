@@ -280,7 +280,8 @@ def norm_rows(rules: Rules) -> list[TableRow]:
     rows = []
     for operator in NORMS:
         for dtype in sorted(ATTENTION_DTYPES):
-            rows.append(norm_row(dispatched, operator, dtype))
+            if dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
+                rows.append(norm_row(dispatched, operator, dtype))
     return rows
 
 
@@ -322,10 +323,10 @@ def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
             others.setdefault(gcd(*sizes), []).append(kernel)
     texts = []
     for step in sorted(others, reverse=True):
-        label = (
-            f"multiples of {step}" if step in MULTIPLES else sizes_text(sizes_of[others[step][0]])
-        )
-        texts.append(f"{'rest' if step == 1 else label}: {either(others[step])}")
+        label = "rest" if step == 1 else f"multiples of {step}"
+        if step not in MULTIPLES:  # a size or two
+            label = sizes_text(sizes_of[others[step][0]])
+        texts.append(f"{label}: {either(others[step])}")
     return {"served_by": either(of_multiples) or None, "others": "; ".join(texts) or None}
 
 
