@@ -32,7 +32,7 @@ _MODULES = {
     "gacprof.checkpoint.scan": ("scan",),
     "gacprof.cliffmap.build": ("build_map",),
     "gacprof.cliffmap.cliffmap": ("CliffMap", "load_map", "shipped_maps"),
-    "gacprof.cliffmap.tables": ("candidates", "map_table"),
+    "gacprof.cliffmap.tables": ("candidates",),
     "gacprof.compress.align": ("align",),
     "gacprof.compress.compress": ("Compression", "compress"),
     "gacprof.core.errors": ("GacprofError",),
@@ -53,11 +53,12 @@ _MODULES = {
     "gacprof.realigning.in_memory": ("realign_model",),
     "gacprof.realigning.realign": ("realign",),
     "gacprof.reporting.page": ("report",),
+    "gacprof.reporting.tables": ("table",),
     "gacprof.sweeping.fleet": ("sweep_fleet",),
     "gacprof.sweeping.suite": ("Suite", "load_suite"),
     "gacprof.sweeping.sweep": ("SweepSummary", "sweep"),
     "gacprof.tracing.trace": ("TraceReport", "trace"),
-    "gacprof.virtual.ask": ("dispatch",),
+    "gacprof.virtual.ask": ("DispatchChanges", "dispatch"),
     "gacprof.virtual.run": ("virtual",),
 }
 """Public names by the module that has them."""

@@ -17,6 +17,7 @@ import gacprof
 VERBS = {
     "lint": "lint",
     "gpus": "gpus",
+    "table": "table",
     "dispatch": "dispatch",
     "virtual": "virtual",
     "sweep": "sweep",
@@ -24,7 +25,6 @@ VERBS = {
     "map build": "build_map",
     "map show": "load_map",
     "map candidates": "candidates",
-    "map table": "map_table",
     "trace": "trace",
     "explain": "explain",
     "diagnose": "diagnose",

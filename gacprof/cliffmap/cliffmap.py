@@ -364,7 +364,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
         shipped = ", ".join(shipped_maps())
         raise MapError(
             f"there is no map {path}: build it by 'gacprof map build RUN', or name one of "
-            f"{shipped} (a GPU's name goes to diagnose, plan and explain)"
+            f"{shipped} (a GPU's name goes to table, diagnose, plan and explain)"
         )
     cliff_map = read_record(path, CliffMap, "gacprof map build RUN")
     cliff_map.check(path)

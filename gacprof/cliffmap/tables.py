@@ -1,50 +1,54 @@
-"""Maps for compressors and papers: candidate sizes, and the table of constraints."""
+"""Sizes near one that are served well: a question for a compressor's loop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
-import pandas as pd
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, is_map, load_map
+from gacprof.core.dtypes import compute_dtype, dtype_name
+from gacprof.core.errors import MapError, require_within
+from gacprof.core.points import MAX_DIM
+from gacprof.core.sizes import SizeSource, SizeVerdict
+from gacprof.core.verdicts import Verdicts, as_verdicts
+from gacprof.kernels.attention import MAX_SWEPT
+from gacprof.kernels.rules import Rules
+from gacprof.workload.products import side_uses
 
-from gacprof.cliffmap.cliffmap import CliffMap, Curve, load_map
-from gacprof.core.errors import MapError
-from gacprof.core.formatting import sizes_text
-from gacprof.core.sizes import SizeVerdict, seems_safe
+PREFILL = {"M": 1024, "N": 4096, "K": 4096, "heads": 32}
+"""The other dims of an operator by rules, where a user names none."""
+REACH = 1024  # how far above a size candidates by rules are looked for
 
 
 def candidates(
     size: int,
-    maps: CliffMap | str | Path | Sequence[CliffMap | str | Path],
+    sources: SizeSource | str | Path | Sequence[SizeSource | str | Path],
     *,
     operator: str = "linear",
     dim: str = "N",
     dtype: str | None = None,
     fixed: Mapping[str, int] | Sequence[str] = (),
-    below: int = 2,
-    above: int = 2,
+    count: int = 2,
 ) -> list[SizeVerdict]:
-    """List the safe sizes near one; of several maps those safe on all.
+    """List the sizes near one that are served well; of several maps or GPUs, those good on all.
 
     Parameters
     ----------
     size
         The size that a compressor would like.
-    maps
-        A map, its file or the name of a shipped one; or several.
+    sources
+        A map (its file, run folder or shipped name) or a GPU's name; or several.
     operator
         The operator that is to be served well.
     dim
         Its dim that has the size.
     dtype
-        The compute dtype; needed where a map has curves of several.
+        The compute dtype; needed where a map has curves of several. By default float16 on a GPU.
     fixed
-        The operator's other dims, as far as needed to tell curves apart: M=1 K=1024.
-    below
-        The number of sizes up to ``size``, itself included.
-    above
-        The number of larger ones.
+        The operator's other dims, as far as needed to tell curves apart: M=1 K=1024. By default
+        M=1024 K=4096 or 32 heads on a GPU.
+    count
+        How many sizes to list on either side, the size itself counted with the smaller ones.
 
     Returns
     -------
@@ -54,24 +58,65 @@ def candidates(
     Raises
     ------
     MapError
-        Where a map has no such curve around the size, or several; where none of it is safe.
+        Where a map has no such curve around the size, or several; where no size is good.
+    ConfigError
+        Where a name is neither a map's nor a GPU's.
     """
-    if isinstance(maps, CliffMap | str | Path):
-        maps = [maps]
+    if isinstance(sources, str | Path) or not isinstance(sources, Sequence):
+        sources = [sources]
+    require_within("size", size, MAX_DIM)
+    require_within("count", count, MAX_DIM)
     others = dict(fixed) if isinstance(fixed, Mapping) else dims_of_words(fixed)
-    columns = []
-    for source in maps:
-        cliff_map = source if isinstance(source, CliffMap) else load_map(source)
-        curve = only_curve(cliff_map, size, cliff_map.curves_of(operator, dim, dtype, others))
-        columns.append({v.size: v for v in curve.sizes if seems_safe(v, cliff_map.tolerance)})
-    common = sorted(set(columns[0]).intersection(*columns[1:]))
+    answers = []
+    for source in sources:
+        if isinstance(source, str | Path):
+            source = load_map(source) if is_map(source) else Rules(str(source))
+        if isinstance(source, CliffMap):
+            curve = only_curve(source, size, source.curves_of(operator, dim, dtype, others))
+            answers.append(as_verdicts(curve.sizes, source.tolerance))
+        else:
+            answers.append(judged_sizes(source, size, operator, dim, dtype or "float16", others))
+    common = sorted(set.intersection(*(set(answer.offered.tolist()) for answer in answers)))
     if not common:
-        names = " and ".join(str(getattr(source, "name", source)) for source in maps)
-        raise MapError(f"no size of {operator} {dim} is safe by {names}: gacprof map show has why")
+        names = " and ".join(str(getattr(source, "name", source)) for source in sources)
+        raise MapError(
+            f"no size of {operator} {dim} is safe enough by {names}: gacprof explain {size} has why"
+        )
     smaller = [other for other in common if other <= size]
     larger = [other for other in common if other > size]
-    chosen = smaller[max(0, len(smaller) - below) :] + larger[:above]
-    return [max((column[s] for column in columns), key=penalty_of) for s in chosen]
+    chosen = smaller[max(0, len(smaller) - count) :] + larger[:count]
+    verdicts = []
+    for candidate in chosen:
+        by_source = filter(None, (answer.of(candidate) for answer in answers))
+        verdicts.append(max(by_source, key=penalty_of))
+    return verdicts
+
+
+def judged_sizes(
+    source: SizeSource,
+    size: int,
+    operator: str,
+    dim: str,
+    dtype: str,
+    fixed: Mapping[str, int],
+) -> Verdicts:
+    """The verdicts on sizes up to some above one by rules. Raises :class:`MapError` for what rules
+    do not cover."""
+    others = {**PREFILL, **fixed}
+    used_dtype = compute_dtype(dtype_name(dtype))
+    if (operator, dim) == ("attention", "head_dim"):
+        heads = others["heads"], others.get("kv_heads", others["heads"])
+        verdicts = [source.head_dim(x, *heads, used_dtype) for x in range(1, MAX_SWEPT + 1)]
+        return as_verdicts(verdicts, source.tolerance)
+    if operator != "linear" or dim not in ("N", "K"):
+        raise MapError(
+            f"'{source.name}' judges linear by N or K, and attention by head_dim, not {operator} "
+            f"by {dim}: name a map"
+        )
+    other = others["K" if dim == "N" else "N"]
+    uses = side_uses("N" if dim == "N" else "K", other, {others["M"]: 1.0}, used_dtype)
+    sizes = sorted({size, *source.sizes(uses, 1, size + REACH)})
+    return as_verdicts(source.judge(uses, sizes), source.tolerance)
 
 
 def dims_of_words(words: Sequence[str]) -> dict[str, int]:
@@ -109,44 +154,3 @@ def pairs_text(values: Mapping[str, object]) -> str:
 
 def penalty_of(verdict: SizeVerdict) -> float:
     return 0.0 if verdict.penalty is None else verdict.penalty.value
-
-
-def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
-    """Print what a map asks of sizes, as a table.
-
-    Parameters
-    ----------
-    cliff_map
-        A map, its file or the name of a shipped one.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row a curve. ``penalty`` is the median of the misaligned sizes' (a fraction); ``multiple``
-        is empty where too few sizes are decided.
-    """
-    if not isinstance(cliff_map, CliffMap):
-        cliff_map = load_map(cliff_map)
-    rows = []
-    for curve in cliff_map.curves:
-        axis = curve.axis
-        penalties = [penalty_of(v) for v in curve.sizes if v.verdict == "misaligned"]
-        rows.append(
-            {
-                "operator": axis.operator,
-                "dim": axis.dim,
-                "dtype": axis.dtype,
-                "fixed": pairs_text(axis.fixed),
-                "flags": pairs_text(axis.flags),
-                "first": axis.sizes[0],
-                "last": axis.sizes[-1],
-                "multiple": curve.multiple,
-                "penalty": round(median(penalties), 4) if penalties else None,
-                "safe": len(curve.with_verdict("safe")),
-                "misaligned": len(penalties),
-                "undecided": len(curve.with_verdict("undecided")),
-                "cliffs": len(curve.cliffs),
-                "safe_sizes": sizes_text(curve.with_verdict("safe")),
-            }
-        )
-    return pd.DataFrame(rows).astype({"multiple": "Int64"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import compress
 from shlex import quote
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from gacprof.core.files import plain
@@ -20,10 +22,13 @@ from gacprof.core.formatting import (
 )
 from gacprof.core.points import Axis
 from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from gacprof.check.bench import BenchResult
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from gacprof.sweeping.sweep import SweepSummary
     from gacprof.tracing.findings import MisalignedProduct
     from gacprof.tracing.trace import TraceReport
+    from gacprof.virtual.ask import DispatchChange, DispatchChanges
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
@@ -51,7 +57,20 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
+# sections of a dispatch table, and parts of their keys, in words
+TABLE_SECTIONS = {
+    "sdpa": "SDPA's backend",
+    "fa2": "FlashAttention-2",
+    "efficient": "SDPA efficient",
+    "rows": "rows",
+    "products": "products",
+    "stream": "rows by Triton",
+}
+QUESTIONS = {"mask": "mask", "causal": "causal", "gqa": "grouped queries", "tokens": "tokens"}
+OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a table, in order
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
+ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
+MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
 CAUSES = {
     "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
@@ -295,7 +314,6 @@ def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
 
 def dispatch_section(table: DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
-    from gacprof.kernels.dispatch import SCOPE
 
     def range_of(section: str) -> range:
         return range(1, table.sections[section].range[1] + 1)
@@ -320,6 +338,172 @@ def dispatch_section(table: DispatchTable) -> Section:
         "gacprof.kernels.dispatch.load_table.",
     ]
     return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
+
+
+def changes_section(result: DispatchChanges) -> Section:
+    """What two releases of PyTorch answer differently, by question."""
+    releases = f"PyTorch {result.before} and {result.after}"
+    if result.changes:
+        headline = (
+            f"{releases} take different kernels on {result.gpu}, at the sizes below; all other "
+            "answers are the same"
+        )
+    else:
+        headline = f"{releases} take the same kernels on {result.gpu}: nothing changed"
+    headline += f" ({counted(result.questions, 'question')} {result.provenance})."
+    rows: list[Row] = []
+    for change in result.changes[:MAX_CHANGES]:
+        name = TABLE_SECTIONS[change.section]
+        answers = changed_answers(change)
+        rows.append((name, questions_text(change), sizes_text(change.sizes), *answers))
+    remarks = []
+    if rows:
+        remarks = ["q and kv: queries and keys; q = kv > 1 is prefill, q = 1 < kv decode.", SCOPE]
+    if len(result.changes) > MAX_CHANGES:
+        remarks.append(f"{len(result.changes) - MAX_CHANGES} more changes: --json.")
+    remarks.append(f"All of one: gacprof dispatch {result.gpu} --release {result.after}.")
+    columns = ("what", "where", "sizes", f"PyTorch {result.before}", f"PyTorch {result.after}")
+    return Section(f"Changes of dispatch on {result.gpu}", headline, columns, rows, remarks)
+
+
+def questions_text(change: DispatchChange) -> str:
+    """The questions of a change: ``bfloat16, float16; mask none; not causal``."""
+    parts = []
+    for name, values in change.questions.items():
+        word = QUESTIONS.get(name, "")
+        if isinstance(values[0], bool):
+            parts.append(word if values[0] else f"not {word}")
+        else:
+            parts.append(f"{word} {', '.join(map(str, values))}".strip())
+    return "; ".join(parts)
+
+
+def changed_answers(change: DispatchChange) -> tuple[str, str]:
+    """The two answers of a change; of those in several parts the parts that differ."""
+    before, after = change.before, change.after
+    if isinstance(before, dict) and isinstance(after, dict):
+        parts = [name for name in after if before.get(name) != after[name]]
+        before, after = ({name: answer.get(name) for name in parts} for answer in (before, after))
+    texts = []
+    for answer in (before, after):
+        if isinstance(answer, dict):
+            answer = ", ".join(f"{name} {value}" for name, value in answer.items())
+        texts.append("not asked" if answer is None else str(answer))
+    return texts[0], texts[1]
+
+
+def table_section(frame: DataFrame) -> Section:
+    """The table of constraints: of one source with its kernels, of several side by side."""
+    records = json_of(frame)
+    sources = [*dict.fromkeys(record["source"] for record in records)]
+    if len(sources) == 1:
+        columns = ["operator", "dtype", "dim", "calls", "round up to", "odd sizes take"]
+        columns += ["even ones take", "multiples served by", "other sizes by"]
+        rows = merged_dtypes([(record, single_cells(record)) for record in records])
+    else:
+        columns = ["operator", "dtype", "dim", *sources]
+        of_dim: dict[tuple[str, str, str], dict[str, str]] = {}
+        for record in records:
+            key = record["operator"], record["dtype"], record["dim"]
+            of_dim.setdefault(key, {})[record["source"]] = side_by_side_cell(record)
+        pairs = []
+        for (operator, dtype, dim), cell in of_dim.items():
+            record = {"operator": operator, "dtype": dtype, "dim": dim}
+            pairs.append((record, tuple(cell.get(source, "") for source in sources)))
+        rows = merged_dtypes(pairs)
+    headline = (
+        f"Sizes that are fast on {', '.join(sources)}: round each dim up to the multiple. ×1.5: "
+        "other sizes take 1.5 times as long. Empty: not known."
+    )
+    remarks = table_remarks(records)
+    if frame.attrs.get("out"):
+        remarks.append(f"Written to {frame.attrs['out']}.")
+    name = quote(sources[0])
+    more = f"gacprof table {name} or " if len(sources) > 1 else ""
+    remarks.append(f"More columns: {more}--out FILE.csv.")
+    remarks.append(
+        f"Next: gacprof diagnose MODEL {name} finds a model's slow sizes; gacprof map candidates "
+        f"107 {name} lists good sizes near one."
+    )
+    return Section("Sizes to round to", headline, columns, rows, remarks)
+
+
+def merged_dtypes(pairs: Iterable[tuple[Mapping[str, Any], Row]]) -> list[Row]:
+    """Rows of a table of constraints by operator and dim, those that differ in dtype alone as
+    one."""
+    dtypes: dict[tuple[str, str, Row], list[str]] = {}
+    for record, cells in pairs:
+        dtypes.setdefault((record["operator"], record["dim"], cells), []).append(record["dtype"])
+    rows = [(key[0], ", ".join(names), key[1], *key[2]) for key, names in dtypes.items()]
+    return sorted(rows, key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
+
+
+def single_cells(record: Mapping[str, Any]) -> Row:
+    """The cells of one source's row behind its dim."""
+    costs = cost_text(record, "odd"), cost_text(record, "even")
+    kernels = (record["served_by"] or "", record["others"] or "")
+    loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without the kernels' names
+    return (record["curve"] or "", multiple_text(record), *costs, *loads)
+
+
+def side_by_side_cell(record: Mapping[str, Any]) -> str:
+    """What one of several sources says, in a cell."""
+    costs = []
+    for parity in ("odd", "even"):
+        cost = cost_text(record, parity)
+        costs += [f"{parity} {cost}"] if cost else []
+    text = "; ".join(filter(None, (multiple_text(record), ", ".join(costs))))
+    return f"{text} ({record['curve']})" if text and record["safe"] is not None else text
+
+
+def multiple_text(record: Mapping[str, Any]) -> str:
+    """``8, 16 is mostly faster``; ``64, or 32, 96``."""
+    multiple, mostly, also = record["multiple"], record["mostly"], record["also_good"]
+    if multiple is None:
+        return ""
+    text = "no multiple helps" if multiple == 1 else str(multiple)
+    if mostly:
+        text += f", {mostly} is mostly faster"
+    return f"{text}, or {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text
+
+
+def cost_text(record: Mapping[str, Any], parity: str) -> str:
+    """How many times as long sizes of a parity take; empty where it is not known."""
+    if record[parity] is not None:
+        return f"×{record[parity]:.3g}"
+    low, high = record[f"{parity}_low"], record[f"{parity}_high"]
+    return "" if low is None else f"×{low:.2g} to {high:.2g} est."
+
+
+def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who says what in a table of constraints, and what its estimates are made of."""
+    operators: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        operators.setdefault((record["source"], record["by"]), []).append(record["operator"])
+    by_source = [source for source, _ in operators]
+    remarks = []
+    for (source, by), names in operators.items():
+        scope = f" {', '.join(dict.fromkeys(names))}" if by_source.count(source) > 1 else ""
+        remarks.append(f"{source}{scope}: {by}.")
+    for source in dict.fromkeys(by_source):
+        if all(r["multiple"] is None for r in records if r["source"] == source):
+            remarks.append(f"{source} tells no multiple, kernels alone: gacprof table {source}.")
+    remarks.append("N and K: outputs and inputs of a product, y[M, N] = x[M, K] · W[N, K]ᵀ.")
+    if any(record["dim"] == "row length" for record in records):
+        remarks.append("Norms: multiples take another kernel; what that saves nobody measured.")
+    if any(record["odd"] is not None for record in records):
+        remarks.append("× without est.: the median of measured sizes, over the best larger one.")
+    estimates = {record["cost_by"] for record in records if record["odd_low"] is not None}
+    for text in sorted(estimates):
+        remarks.append(f"est.: {text}; four of five further groups should fall within.")
+    return remarks
+
+
+def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
+    """Sizes that may be chosen."""
+    headline = "Each may be chosen: safe, or undecided by noise or for want of a measurement alone."
+    rows = [(*verdict_cells(verdict), verdict.reason) for verdict in verdicts]
+    return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
 
 def explanation_section(explanation: Explanation) -> Section:
@@ -576,6 +760,7 @@ def fields_section(result: Any) -> Section:
 RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "BenchResult": ("BenchResult", bench_section),
     "Diagnosis": ("Diagnosis", diagnosis_section),
+    "DispatchChanges": ("DispatchChanges", changes_section),
     "Explanation": ("Explanation", explanation_section),
     "Exported": ("Exported", fields_section),
     "LintGrid": ("LintGrid", lint_grid_section),
@@ -620,9 +805,13 @@ def section_of(result: Any) -> Section:
     if hasattr(result, "schema"):
         _, section_maker = RESULTS[kind_of(result.schema)]
         section = section_maker(result)
+    elif type(result).__name__ == "DataFrame" and {"multiple", "cost_by"} <= {*result.columns}:
+        section = table_section(result)
     elif type(result).__name__ == "DataFrame":
         rows = [tuple(map(str, row)) for row in result.itertuples(index=False)]
         section = Section("", "", [*map(str, result.columns)], rows)
+    elif isinstance(result, list) and result and isinstance(result[0], SizeVerdict):
+        section = candidates_section(result)
     elif isinstance(result, list) and result and is_dataclass(result[0]):
         columns = [field.name for field in fields(result[0])]
         rows = [tuple(cell_text(getattr(item, name)) for name in columns) for item in result]

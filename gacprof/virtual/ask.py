@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gacprof
 from gacprof.core.errors import GacprofError
 from gacprof.core.files import write_text
 from gacprof.kernels.demangle import head_of, readable, without_arguments
-from gacprof.kernels.dispatch import SCHEMA, DispatchTable, parse_table, shipped_tables, table_path
+from gacprof.kernels.dispatch import (
+    SCHEMA,
+    DispatchTable,
+    Section,
+    parse_table,
+    shipped_tables,
+    table_path,
+)
 from gacprof.virtual.build import tool_output
 from gacprof.virtual.profiles import profile
 from gacprof.virtual.run import virtual
@@ -26,6 +35,36 @@ CHILD = (
     "import os, sys; sys.path.append(sys.argv[1]); os.environ['TORCH_CPP_LOG_LEVEL'] = 'ERROR'; "
     "from gacprof.virtual.questions import main; main()"
 )
+
+Key = tuple[object, ...]  # of a section: what a question asks
+
+
+@dataclass(frozen=True)
+class DispatchChange:
+    """Sizes that one kind of question has another answer for.
+
+    ``questions`` are the values of each part of the section's keys, in all combinations that were
+    asked; a part that stands for any value is left out. An answer of None was not asked for.
+    """
+
+    section: str
+    questions: Mapping[str, Sequence[Any]]
+    sizes: Sequence[int]
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class DispatchChanges:
+    """What a later release of PyTorch dispatches otherwise on a GPU, of ``questions`` in all."""
+
+    schema: ClassVar[str] = "gacprof.DispatchChanges/1"
+    gpu: str
+    before: str
+    after: str
+    provenance: str
+    questions: int
+    changes: Sequence[DispatchChange]
 
 
 @cache
@@ -134,14 +173,85 @@ def asked_table(gpu: str, python: Path) -> str:
     return text.replace('],["', '],\n["') + "\n"  # a row a line: changes are seen in a diff
 
 
+def changes_between(before: DispatchTable, after: DispatchTable) -> DispatchChanges:
+    """Return the sizes and questions that two tables of one GPU answer differently."""
+    changes: list[DispatchChange] = []
+    questions = 0
+    for name, section in after.sections.items():
+        other = before.sections[name]
+        keys = {**other.keys, **section.keys}
+        questions += len(keys)
+        keys_of: dict[tuple[str, str, tuple[int, ...]], set[Key]] = {}
+        for key in keys:
+            for answers, changed_sizes in differences(other, section, key).items():
+                keys_of.setdefault((*answers, tuple(changed_sizes)), set()).add(key)
+        for (old, new, sizes), changed in keys_of.items():
+            for box in products_of(changed, keys):
+                parts = zip(section.by, box, strict=True)
+                limited = {part: values for part, values in parts if values}
+                changes.append(
+                    DispatchChange(name, limited, sizes, json.loads(old), json.loads(new))
+                )
+    provenance = f"by PyTorch's dispatcher on a virtual {after.device}; no kernel was run"
+    releases = before.release, after.release
+    return DispatchChanges(after.gpu, *releases, provenance, questions, tuple(changes))
+
+
+def differences(
+    before: Section, after: Section, key: tuple[object, ...]
+) -> dict[tuple[str, str], list[int]]:
+    """Return the sizes of which two tables answer a question differently, by the two answers."""
+    sizes_of: dict[tuple[str, str], list[int]] = {}
+    last = max(before.range[1], after.range[1])
+    for size in range(1, last + 1):
+        answers = before.lookup(size, *key), after.lookup(size, *key)
+        if answers[0] != answers[1]:
+            texts = json.dumps(answers[0]), json.dumps(answers[1])
+            sizes_of.setdefault(texts, []).append(size)
+    return sizes_of
+
+
+def products_of(changed: Collection[Key], keys: Collection[Key]) -> list[list[list[object]]]:
+    """Return the changed keys as few products of values of each part, with no value for a part that
+    has all of them. A product may hold keys that nobody asked."""
+    boxes = []
+    left = sorted(changed, key=str)
+    every = [sorted(set(part), key=str) for part in zip(*keys, strict=True)]
+    while left:
+        box = [[part] for part in left[0]]
+        size = 1  # the number of its keys that were asked
+        for place, values in enumerate(every):
+            for value in values:
+                wider = [*box[:place], sorted({*box[place], value}, key=str), *box[place + 1 :]]
+                inside = [key for key in product(*wider) if key in keys]
+                if len(inside) > size and all(key in changed for key in inside):
+                    box, size = wider, len(inside)
+        left = [key for key in left if key not in set(product(*box))]
+        boxes.append([[] if part == full else part for part, full in zip(box, every, strict=True)])
+    return boxes
+
+
+def read_table(gpu: str, release: str | None) -> str:
+    """Return the text of a shipped table. Raises :class:`GacprofError` where none ships."""
+    path = table_path(gpu, release)
+    if path is not None:
+        return path.read_text(encoding="utf-8")
+    gpus, releases = zip(*shipped_tables(), strict=True)
+    lack = f"{gpu} with torch {release}" if release else gpu
+    raise GacprofError(
+        f"no table of {lack} ships: there are {', '.join(dict.fromkeys(gpus))}, "
+        f"each with torch {', '.join(dict.fromkeys(releases))}"
+    )
+
+
 def dispatch(
     gpu: str,
     *,
-    release: str | None = None,
+    release: str | Sequence[str] | None = None,
     torch_python: Path | None = None,
     out: Path | None = None,
-) -> DispatchTable:
-    """Say which kernel PyTorch takes on a GPU.
+) -> DispatchTable | DispatchChanges:
+    """Say which kernel PyTorch takes on a GPU, or what changed between two releases.
 
     A table that ships answers at once. With --torch-python an installed PyTorch is asked instead,
     on a virtual GPU, which takes half a minute; no kernel runs.
@@ -151,7 +261,8 @@ def dispatch(
     gpu
         a100, h100, b200, rtx4090 …
     release
-        The PyTorch whose table is read, such as 2.13 (default: the newest that ships).
+        The PyTorch whose table is read, such as 2.13 (default: the newest that ships). Of two,
+        such as 2.13 2.15, what the second does otherwise than the first.
     torch_python
         A python that has PyTorch's CUDA build, which is asked: ``--torch-python python``.
     out
@@ -159,25 +270,23 @@ def dispatch(
 
     Returns
     -------
-    The table of answers; the same bytes each time.
+    The table of answers, the same bytes each time; of two releases their differences.
 
     Raises
     ------
     GacprofError
         No such table ships, or that PyTorch cannot be asked (see ``virtual``).
     """
-    path = table_path(gpu, release)
+    releases = [release] if isinstance(release, str) else [*(release or ())]
+    if len(releases) > 1:
+        if len(releases) > 2 or torch_python is not None or out is not None:
+            raise GacprofError("two releases are compared: name two, and neither a python nor out")
+        before, after = (parse_table(read_table(gpu, name)) for name in releases)
+        return changes_between(before, after)
     if torch_python is not None:
         text = asked_table(gpu, torch_python)
-    elif path is not None:
-        text = path.read_text(encoding="utf-8")
     else:
-        gpus, releases = zip(*shipped_tables(), strict=True)
-        lack = f"{gpu} with torch {release}" if release else gpu
-        raise GacprofError(
-            f"no table of {lack} ships: there are {', '.join(dict.fromkeys(gpus))}, "
-            f"each with torch {', '.join(dict.fromkeys(releases))}"
-        )
+        text = read_table(gpu, releases[0] if releases else None)
     if out is not None:
         write_text(out, text)
     return parse_table(text)

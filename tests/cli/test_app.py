@@ -50,7 +50,7 @@ def test_json_has_a_schema_and_all_fields(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_json_has_null_for_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    run("map", "table", "a100-published", "--json")
+    run("table", "a100-published", "--json")
     text = capsys.readouterr().out
     assert "null" in text
     assert json.loads(text, parse_constant=pytest.fail)

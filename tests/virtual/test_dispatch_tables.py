@@ -6,6 +6,7 @@ import csv
 import math
 import random
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from gacprof.kernels.dispatch import (
     sdpa_shape,
     shipped_tables,
 )
-from gacprof.virtual.ask import to_runs
+from gacprof.reporting.sections import section_of
+from gacprof.virtual.ask import DispatchChanges, dispatch, to_runs
 from gacprof.virtual.profiles import gpus, profile
 
 RECORDS = Path(__file__).parent.parent / "fixtures" / "dispatch"
@@ -187,3 +189,48 @@ def test_refusals_are_as_recorded(gpu: str) -> None:
                 accepted.append(size)
         assert str(min(accepted, default="")) == row["first"]
         assert str(math.gcd(*accepted) or "") == row["multiple"]
+
+
+def changes(gpu: str, before: str, after: str) -> DispatchChanges:
+    result = dispatch(gpu, release=(before, after))
+    assert isinstance(result, DispatchChanges)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("gpu", "before", "after"), [("b200", "2.14", "2.15"), ("h100", "2.13", "2.15")]
+)
+def test_changes_between_releases_are_all_and_only_those(gpu: str, before: str, after: str) -> None:
+    old, new = table_of(gpu, before), table_of(gpu, after)
+    truth, said = set(), set()
+    for name, section in new.sections.items():
+        for key in section.keys:
+            for size in range(1, section.range[1] + 1):
+                answers = old.sections[name].lookup(size, *key), section.lookup(size, *key)
+                if answers[0] != answers[1]:
+                    truth.add((name, key, size, *map(str, answers)))
+    for change in changes(gpu, before, after).changes:
+        section = new.sections[change.section]
+        values = []
+        for part, column in zip(section.by, zip(*section.keys, strict=True), strict=True):
+            values.append(change.questions.get(part, set(column)))
+        answers = str(change.before), str(change.after)
+        for key, size in product(product(*values), change.sizes):
+            if key in section.keys:
+                said.add((change.section, key, size, *answers))
+    assert truth and said == truth
+
+
+def test_the_same_release_changes_nothing() -> None:
+    result = changes("a100", "2.15", "2.15.0")
+    assert result.changes == ()
+    assert not section_of(result).rows
+
+
+def test_three_releases_or_a_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GacprofError):
+        dispatch("a100", release=("2.13", "2.14", "2.15"))
+    with pytest.raises(GacprofError):
+        dispatch("a100", release=("2.13", "2.15"), out=tmp_path / "table.json")
+    with pytest.raises(GacprofError):
+        dispatch("a100", release=("2.1", "2.15"))
