@@ -29,8 +29,8 @@ METHOD: dict[str, Any] = {"method": "svd-llm", "ratio": 0.15, "windows": 4}
 """Four windows of 512 tokens: a real compression reads more."""
 TOKENS = (1, 64)
 """A decode step, and a prefill short enough for a laptop's CPU."""
-GPU, GPU_TOKENS = "h100", (1024,)
-"""A GPU that need not be at hand, and a prefill on it."""
+GPU, GPU_TOKENS, MEASURED = "h100", (1024,), "h200-measured"
+"""A GPU that need not be at hand, a prefill on it, and what its sister was measured to do."""
 SWEEP_S, BENCH_S = 40.0, 80.0
 TEXT: dict[str, Any] = {"window": 256, "stride": 256, "tokens": 3073}
 """Twelve windows: differences of perplexity are paired by window."""
@@ -84,14 +84,15 @@ def demo(model: Path, out: Path) -> Path:
         say(f"{timing.workload}: {timing.model} {time_interval(timing.latency_us)}{text}")
     results = (diagnosis, perplexities, bench)
     artefacts = [folder / "cliffmap.json", *(folder / file_name(result) for result in results)]
-    artefacts.append(elsewhere)
+    artefacts += elsewhere
     return gacprof.report(artefacts, folder / "report")
 
 
-def ask_elsewhere(folder: Path) -> Path:
+def ask_elsewhere(folder: Path) -> list[Path]:
     """Say what a GPU that is not here makes of the own ranks, and what padding them takes; return
-    the diagnosis' file."""
+    the files of the diagnosis and of the table of what it asks of sizes."""
     diagnosis = gacprof.diagnose(folder / OWN, GPU, tokens=GPU_TOKENS)
+    gacprof.table([GPU, MEASURED], out=folder / "table.json")
     plan = gacprof.plan(folder / OWN, GPU, objective="pad", tokens=GPU_TOKENS)
     padded = sum(choice.before != choice.after for choice in plan.choices)
     before, after = plan.parameters
@@ -102,9 +103,9 @@ def ask_elsewhere(folder: Path) -> Path:
         f"{after / before - 1:.1%} parameters (gacprof plan {folder / OWN} --gpu {GPU} "
         "--objective pad)"
     )
-    path = folder / f"{GPU}.json"
-    write_record(path, diagnosis)
-    return path
+    paths = [folder / f"{GPU}.json", folder / "table.json"]
+    write_record(paths[0], diagnosis)
+    return paths
 
 
 class Compress:

@@ -179,10 +179,11 @@ def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:
         done = max(done, kinds.index(kind) + 1 if kind and kind in kinds else 0)
         if kind == "plan":
             names["plan"] = quote(path)
+        source = getattr(result, "source", None)  # of a table a column
         if kind == "cliffmap":
             names["source"] = quote(path)
-        elif getattr(result, "source", None) in (*GPUS, *shipped_maps()):
-            names["source"] = result.source
+        elif isinstance(source, str) and source in (*GPUS, *shipped_maps()):
+            names["source"] = source
         if kind in ("Diagnosis", "plan", "Verification"):
             names["model"] = quote(result.checkpoint)
     return [(purpose, command.format(**names)) for _, purpose, command in STEPS[done:]]

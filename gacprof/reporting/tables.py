@@ -74,7 +74,7 @@ TableRow = dict[str, Any]  # some of the columns; what a source doesn't know is 
 def table(
     sources: CliffMap | Rules | str | Path | Sequence[CliffMap | Rules | str | Path],
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
 ) -> pd.DataFrame:
     """Print the multiples that a GPU asks of each dim; of several GPUs or maps side by side.
 
@@ -116,7 +116,7 @@ def table(
         rows += [{"source": name, "by": opened.provenance, **row} for row in of_source]
     frame = pd.DataFrame(rows, columns=COLUMNS).convert_dtypes()
     if out is not None:
-        write_table(frame, out)
+        write_table(frame, Path(out))
     return frame
 
 
