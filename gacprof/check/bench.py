@@ -105,13 +105,14 @@ def bench(
 ) -> BenchResult:
     """Time models side by side.
 
-    They read a prompt and decode tokens, in rounds, and are compared with the first of them. On a
-    CUDA device decoding is timed as a captured graph too.
+    Models take turns to read a prompt and decode tokens, and are compared with the first of them.
+    On a CUDA device decoding is timed as a captured graph too.
 
     Parameters
     ----------
     checkpoints
-        The reference, and others; all, and the reference once more, are in memory together.
+        The reference first, then the others. All, and the reference once more, are in memory
+        together.
     prefill
         Tokens of the prompt.
     decode
@@ -119,11 +120,11 @@ def bench(
     batch
         Sequences at once.
     seconds
-        Time to measure for, loading and warming up not counted; at least eight rounds are.
+        Seconds to measure for, without loading and warming up; at least eight rounds are run.
     device
-        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+        cpu, cuda or cuda:1. By default the accelerator, where there is one.
     dtype
-        What is computed in. Default: the widest that the checkpoints store.
+        The type to compute in. By default the widest that the checkpoints store.
 
     Raises
     ------

@@ -76,26 +76,26 @@ def perplexity(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Perplexities:
-    """Compare models by perplexity on a text.
+    """Compare how well models predict a text: their perplexity, lower is better.
 
     Parameters
     ----------
     checkpoints
-        The reference, and those to compare with it; they are in memory one after the other.
+        The reference first, then the others. One is in memory at a time.
     text
-        A file in UTF-8.
+        A text file in UTF-8.
     window
         Tokens that a model sees at once.
     stride
-        Tokens from one window to the next. Default: half a window.
+        Tokens from one window to the next. By default half a window.
     tokens
-        Read the first tokens of the text only: this many.
+        Read this many tokens of the text, from its start. By default all.
     tokenizer
-        A folder with a tokenizer. Default: the first checkpoint that has one.
+        A folder with the tokenizer. By default the first checkpoint that has one.
     device
-        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+        cpu, cuda or cuda:1. By default the accelerator, where there is one.
     dtype
-        What is computed in. Default: the widest that the checkpoints store.
+        The type to compute in. By default the widest that the checkpoints store.
 
     Raises
     ------

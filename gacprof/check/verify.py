@@ -95,7 +95,7 @@ def verify(
     dtype: str = "float32",
     device: str | None = "cpu",
 ) -> Verification:
-    """Say whether two models are the same function.
+    """Check that two models compute the same.
 
     Weights are compared entry by entry, then logits on the same random tokens. These may differ by
     what rounding moves them by, which is measured. Quantised weights are run where the library of
@@ -104,16 +104,16 @@ def verify(
     Parameters
     ----------
     checkpoint
-        The reference.
+        The original model.
     other
-        The checkpoint to compare with it.
+        The model to compare with it.
     tokens
-        Length of the two sequences that are compared.
+        The length of the two sequences that are compared.
     dtype
-        What is computed in; in float32 rounding hides least. One model is in memory at a time, also
-        in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
+        The type to compute in; in float32 rounding hides least. One model is in memory at a time,
+        also in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
     device
-        "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
+        cpu, cuda or cuda:1; in Python None takes the accelerator, where there is one.
 
     Raises
     ------

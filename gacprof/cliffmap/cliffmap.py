@@ -331,7 +331,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     Parameters
     ----------
     name_or_path
-        A path, or one of :func:`shipped_maps`.
+        A map's file, a run folder, or the name of a shipped map, such as h100-published.
 
     Raises
     ------

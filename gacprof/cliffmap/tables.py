@@ -25,26 +25,26 @@ def candidates(
     below: int = 2,
     above: int = 2,
 ) -> list[SizeVerdict]:
-    """List the safe sizes near one; of several maps those safe on all.
+    """List the safe sizes nearest to one; with several maps those that are safe on all.
 
     Parameters
     ----------
     size
-        The size that a compressor would like.
+        The size that you would like.
     maps
-        A map, its file or the name of a shipped one; or several.
+        One map or several: a file, a run folder, or the name of a shipped map, such as cpu-example.
     operator
-        The operator that is to be served well.
+        The operator that the size is for.
     dim
-        Its dim that has the size.
+        The operator's dimension that has this size, such as N or K.
     dtype
-        The compute dtype; needed where a map has curves of several.
+        The type to compute in; needed where a map has curves of several.
     fixed
-        The operator's other dims, as far as needed to tell curves apart: M=1 K=1024.
+        The operator's other dimensions, as far as the map has curves for several: M=1 K=1024.
     below
-        The number of sizes up to ``size``, itself included.
+        How many sizes to list up to this one, itself included.
     above
-        The number of larger ones.
+        How many larger sizes to list.
 
     Returns
     -------
@@ -112,12 +112,12 @@ def penalty_of(verdict: SizeVerdict) -> float:
 
 
 def map_table(cliff_map: CliffMap | str | Path) -> pd.DataFrame:
-    """Print what a map asks of sizes, as a table.
+    """Show which multiples a map asks of sizes, as a table.
 
     Parameters
     ----------
     cliff_map
-        A map, its file or the name of a shipped one.
+        A map's file, a run folder, or the name of a shipped map, such as cpu-example.
 
     Returns
     -------

@@ -33,22 +33,23 @@ def diagnose(
     tp: int = 1,
     dtype: str | None = None,
 ) -> Diagnosis:
-    """Say what each size of a model costs, and the size to pad it to.
+    """Find the sizes of a model that a GPU serves badly, and the size to pad each to.
 
-    Reads the headers of the weights only.
+    Only the headers of the weights are read.
 
     Parameters
     ----------
     checkpoint
-        A folder, a weights file or a hub id.
+        A model's folder, a weights file, or a model on the hub.
     source
-        A map (file, run folder or shipped name) or a GPU's name (h100).
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     tokens
-        Token counts of the workload, such as 1 1024; by default those of the map.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     tp
-        Tensor-parallel ranks that share the products.
+        Tensor-parallel ranks: how many GPUs share each matrix.
     dtype
-        The type that products are computed in; by default the weights' own.
+        The type that products are computed in. By default the weights' own.
 
     Returns
     -------

@@ -41,26 +41,28 @@ def explain(
     heads: int = 32,
     kv_heads: int | None = None,
 ) -> Explanation:
-    """Say why a size is slow, beside the next better one.
+    """Say why a size is slow, and which next size is better.
 
     Parameters
     ----------
     size
-        The size in question.
+        The size to explain.
     source
-        A map (file, run folder or shipped name) or a GPU's name.
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     dim
-        The side of the product it is; ``rank``: N and K of a square factor pair; ``head_dim``.
+        What has the size: ``N`` or ``K`` of a product, the ``rank`` of a square factor pair (N of
+        one product, K of the other), or the ``head_dim`` of attention.
     other
-        The product's other side, or the weight's side of a pair.
+        The other dimension of the matrix, for example the hidden size.
     tokens
-        Token counts; by default those of the source.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     dtype
-        The type of the product; by default the source's only one, else float16.
+        The type of the product. By default the only one that the source knows, else float16.
     heads
-        Query heads of the attention, for ``head_dim``.
+        For ``head_dim``: the query heads.
     kv_heads
-        Its key and value heads, which divide the query heads; by default as many.
+        For ``head_dim``: the key and value heads, which divide the query heads. By default as many.
 
     Raises
     ------

@@ -84,10 +84,11 @@ def export(
     tokenizer: str | Path | None = None,
     check: bool = True,
 ) -> Exported:
-    """Write a folder that transformers and vLLM load.
+    """Write a folder that transformers and vLLM load, for layers of different sizes.
 
-    It brings model code of its own, for factor pairs, widths and heads by layer. For llama.cpp and
-    other servers of plain models, use ``realign`` with "uniform" and their own converters.
+    It brings its own model code, for factor pairs, and for widths and heads that differ by layer.
+    For llama.cpp and other servers of plain models, use ``realign`` with "uniform" and their own
+    converters.
 
     Parameters
     ----------
@@ -96,10 +97,10 @@ def export(
     out
         The new folder, which must not exist.
     tokenizer
-        A folder with the tokenizer. Default: the checkpoint's own.
+        A folder with the tokenizer. By default the checkpoint's own.
     check
-        Load the folder by transformers, in a process without gacprof, and compare logits; this
-        holds the model in float32.
+        Whether to load the folder with transformers, in a process without gacprof, and compare
+        logits; this holds the model in float32.
 
     Raises
     ------

@@ -67,17 +67,17 @@ def trace(
     checkpoint: str | Path | Inventory | None = None,
     gpu: str | None = None,
 ) -> TraceReport:
-    """Say which products of a profiler's trace ran in misaligned kernels, why, and what that cost.
+    """Find the misaligned products in a profiler's trace: which they are, why, and what they cost.
 
     Parameters
     ----------
     path
-        A trace of torch.profiler, vLLM or SGLang (.json, .json.gz); or names alone: a kernel
-        summary of nsys stats (.csv), an Nsight Compute report (.ncu-rep).
+        A trace of torch.profiler, vLLM or SGLang (.json, .json.gz). Or names of kernels alone,
+        without shapes: a kernel summary of nsys stats (.csv), an Nsight Compute report (.ncu-rep).
     checkpoint
-        The model that ran: its dims are named by the lengths of the products.
+        The model that ran: the products are then named by its weights.
     gpu
-        The GPU that ran it, such as h100, where the trace names none that is known.
+        The GPU that ran it, such as h100, where the trace does not name it.
 
     Returns
     -------
