@@ -38,6 +38,7 @@ from gacprof.check.models import (
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import MeasurementError, require_within
 from gacprof.core.points import MAX_DIM, Environment
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval
 from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
@@ -74,12 +75,13 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Table):
     """``timings`` by workload and model, the first model first; ``replicates`` are its A/A
     replicate at each workload, whose verdict is undecided by that rule. ``not_captured`` is why the
     captured workload is missing on a CUDA device, else empty."""
 
     schema: ClassVar[str] = "gacprof.BenchResult/1"
+    rows_in: ClassVar[str] = "timings"
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]

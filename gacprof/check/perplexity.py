@@ -31,6 +31,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_within
 from gacprof.core.points import MAX_DIM
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval
 
 
@@ -47,10 +48,11 @@ class Perplexity:
 
 
 @dataclass(frozen=True)
-class Perplexities:
+class Perplexities(Table):
     """Models on the same ``tokens`` of a text; ``predictions`` are those of each window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
+    rows_in: ClassVar[str] = "models"
 
     text: str
     tokens: int

@@ -24,6 +24,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.storage import stated_quantisation
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
+from gacprof.core.results import Result
 
 SEQUENCES = 2
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
@@ -59,7 +60,7 @@ class LogitErrors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification(LogitErrors):
+class Verification(LogitErrors, Result):
     """Whether two checkpoints are the same function, and what that rests on.
 
     They are ``different`` where logits differ by more than rounding; ``undecided`` where they do

@@ -21,11 +21,10 @@ from gacprof.cli.mistakes import import_text, kept_text, no_verb, parse_text, sy
 from gacprof.cli.verbs import VERBS, command
 from gacprof.cli.written import written_text
 from gacprof.core.errors import GacprofError
-from gacprof.core.formatting import one_line
-from gacprof.reporting.sections import json_of, section_of
+from gacprof.reporting.sections import json_of
+from gacprof.reporting.terminal import screen_of
 
 CRASHED = 70  # EX_SOFTWARE of BSD's sysexits.h
-FILE_WIDTH = 160  # characters of a line where the output is no terminal
 HELP = {"--help", "-h"}
 
 
@@ -119,31 +118,10 @@ def show(result: Any, as_json: bool) -> int:
     if as_json:
         print(json.dumps(json_of(result), indent=1, ensure_ascii=False))
     else:
-        print_result(result)
+        print(screen_of(result, styled=sys.stdout.isatty()))
     return 0 if getattr(result, "ok", True) else 1
 
 
 def fail(message: str, code: int) -> int:
     print(f"gacprof: {message}", file=sys.stderr)
     return code
-
-
-def print_result(result: Any) -> None:
-    """Print a result's section: wrapped for a terminal only."""
-    from rich.console import Console
-    from rich.table import Table
-
-    section = section_of(result)
-    width = None if sys.stdout.isatty() else FILE_WIDTH
-    console = Console(width=width, highlight=False, markup=False)
-    if section.headline:  # control characters of a stranger's texts are escaped
-        console.print(one_line(section.headline), soft_wrap=width is not None)
-    if section.rows:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in section.columns:
-            table.add_column(column, overflow="fold")
-        for row in section.rows:
-            table.add_row(*map(one_line, row))
-        console.print(table)
-    for remark in section.remarks:
-        console.print(one_line(remark), soft_wrap=width is not None)

@@ -6,7 +6,6 @@ import inspect
 import shutil
 import textwrap
 import typing
-from typing import Any
 
 from gacprof.cli.source import paragraphs, parameter_texts
 from gacprof.cli.verbs import (
@@ -70,7 +69,9 @@ def example_of(verb: str) -> str:
 def wrapped(text: str, indent: str = "") -> list[str]:
     """Lines that fit the terminal."""
     width = min(LINE, shutil.get_terminal_size((LINE, 24)).columns)
-    return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def entry(name: str, text: str) -> str:

@@ -51,7 +51,7 @@ GROUPS = {
         "dispatch": "dispatch h100",
         "virtual": "virtual h100 python script.py",
         "map show": "map show h100-published",
-        "map candidates": "map candidates 107 cpu-example --fixed M=1",
+        "map candidates": "map candidates 107 cpu-example --fixed M=1 K=1024",
         "map table": "map table cpu-example",
     },
     "Measure your device": {

@@ -27,6 +27,9 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
     if verb == "map build":
         path = quote(str(out or Path(arguments["run"]) / "cliffmap.json"))
         return [f"Wrote {path}. Next: gacprof diagnose MODEL --map {path}"]
+    if verb == "diagnose" and result.counts["misaligned"]:
+        words = quote(result.checkpoint), quote(str(arguments["source"]))
+        return [f"Next: gacprof plan {' '.join(words)} --out plan.json"]
     if verb == "plan" and result.sizes:
         if out is None:
             return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
@@ -44,7 +47,9 @@ def realigned_text(checkpoint: Any, folder: Path) -> str:
 
     before, after = inventory_of(checkpoint), inventory_of(folder)
     record = read_object(folder / RECORD)
-    changes = [f"{counted(len(record['resized']), 'size')} changed"]
+    changes = []
+    if record["resized"]:
+        changes.append(f"{counted(len(record['resized']), 'size')} changed")
     if record["merged"]:
         changes.append(f"{counted(len(record['merged']), 'factor pair')} multiplied out")
     change = after.parameters / before.parameters - 1

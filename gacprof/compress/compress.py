@@ -27,6 +27,7 @@ from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of, require_within
 from gacprof.core.files import new_folder, write_json, write_record
+from gacprof.core.results import Result
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
 from gacprof.workload.deployment import Tokens
@@ -37,7 +38,7 @@ MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 
 
 @dataclass(frozen=True)
-class Compression:
+class Compression(Result):
     """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
     widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
     twice the loss added in nats a token, shares of energy, or Taylor importance."""

@@ -13,6 +13,7 @@ from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import unrecognised
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict, seems_safe
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.slowdown import Slowdown, slowdown
@@ -220,7 +221,7 @@ class FixedFinding:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Table):
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
     ``slowdown`` estimates what misaligned products cost; None where others measured too little.
@@ -231,6 +232,7 @@ class Diagnosis:
     """
 
     schema: ClassVar[str] = "gacprof.Diagnosis/1"
+    rows_in: ClassVar[str] = "dims"
 
     checkpoint: str
     layout: str

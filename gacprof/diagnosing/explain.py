@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
 from gacprof.core.errors import ConfigError, require_within
+from gacprof.core.results import Result
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, seems_safe
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
@@ -16,7 +17,7 @@ from gacprof.workload.products import side_uses
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Result):
     """A size and, unless it seems safe, the next one above it that does; ``slower`` is the size's
     latency over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
 

@@ -25,6 +25,7 @@ from gacprof.checkpoint.scan import inventory_of, side_files
 from gacprof.checkpoint.writer import write_weights
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import new_folder, write_json
+from gacprof.core.results import Result
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
 from gacprof.realigning.realign import output_tensors
 from gacprof.workload.roles import role_of_module
@@ -66,7 +67,7 @@ SERVE = {
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Result):
     """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
     transformers' logits from ours over the largest logit, None where not checked."""
 

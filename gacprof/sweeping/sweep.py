@@ -16,6 +16,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
+from gacprof.core.results import Result
 from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
@@ -26,7 +27,7 @@ CONDITIONS = ("threads", "cores", "power_limit_w")  # that a resumed sweep has t
 
 
 @dataclass(frozen=True)
-class SweepSummary:
+class SweepSummary(Result):
     """A sweep's result; ``seconds`` counts this call only."""
 
     schema: ClassVar[str] = "gacprof.SweepSummary/1"

@@ -11,6 +11,7 @@ from typing import ClassVar
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import ConfigError, MeasurementError
+from gacprof.core.results import Table
 from gacprof.gpus.datasheet import GpuFacts, find_gpu, gpu_facts
 from gacprof.tracing.findings import Cause, MisalignedProduct, finding_on, neighbours_of
 from gacprof.tracing.recording import Recording
@@ -23,7 +24,7 @@ COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
 
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Table):
     """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time;
     ``causes`` are those of the misaligned products.
 
@@ -37,6 +38,7 @@ class TraceReport:
     """
 
     schema: ClassVar[str] = "gacprof.TraceReport/1"
+    rows_in: ClassVar[str] = "products"
 
     trace: str
     gpu: str
