@@ -44,6 +44,7 @@ from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
+MAX_SECONDS = 86_400.0  # a day
 FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their own spread
 # No verdict on less: a model differs from itself by where its weights lie. On an H200 it was
 # 0.24 % in a captured decode, and single products at two addresses by up to 1 % (reports/noise.md).
@@ -137,6 +138,8 @@ def bench(
         raise MeasurementError("bench needs a checkpoint, better two")
     require_within("prefill", prefill, MAX_DIM)
     require_within("batch", batch, MAX_DIM)
+    if seconds:
+        require_within("seconds", seconds, MAX_SECONDS)
     if decode:
         require_within("decode", decode, MAX_DIM)
     where = torch_device(device)

@@ -120,7 +120,7 @@ def perplexity(
     for name, checkpoint in zip(short_names(checkpoints), checkpoints, strict=True):
         model = loaded(checkpoint, numbers, where)
         if vocabulary(model) <= int(ids.max()):
-            raise CheckpointError(f"{checkpoint} does not know all tokens of {folder}'s tokenizer")
+            raise CheckpointError(f"{name} does not know all tokens of {folder}'s tokenizer")
         nats = np.array([window_nats(model, ids.to(where), w) for w in windows])
         value = math.exp(nats.sum() / predictions.sum())
         change = None
@@ -144,7 +144,7 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     for inventory in map(inventory_of, checkpoints):
         if any(name.startswith("tokenizer") for name in inventory.side_files):
             return inventory.folder
-    raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
+    raise CheckpointError("no checkpoint has a tokenizer: name a folder with one (--tokenizer)")
 
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:

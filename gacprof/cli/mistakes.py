@@ -6,7 +6,8 @@ import errno
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from cyclopts import CycloptsError, MissingArgumentError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
+from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
 from gacprof.cli.help import example_of, parameter_help
 from gacprof.cli.verbs import OPTION_NAMES, VERBS, signature_of
@@ -17,38 +18,46 @@ EXTRAS = dict.fromkeys(IN_MODELS, "models")
 EXTRAS |= {"huggingface_hub": "hub", "ray": "fleet", "ncu_report": "ncu"}
 """A package that a plain install leaves out: the extra that brings it."""
 KEPT = {
-    "sweep": "What was measured is kept: go on by the same command with --out FOLDER --resume",
+    "sweep": "What was measured is kept: the same command goes on with --out FOLDER --resume",
     "compress": "Finished layers are kept: the same command goes on with the others",
 }
-NOT_WRITTEN = "Nothing was written"
+NOT_KEPT = "No file is half written: run it again"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def no_verb(words: str) -> GacprofError:
     """The error of a verb that is none, with the nearest one."""
-    alike = get_close_matches(words, VERBS, n=1)
-    hint = f"did you mean '{alike[0]}'?" if alike else "gacprof --help lists the verbs"
+    nearest = get_close_matches(words, [*VERBS, "map"], n=1)
+    hint = f"did you mean '{nearest[0]}'?" if nearest else "gacprof --help lists the verbs"
     return GacprofError(f"there is no verb '{words}': {hint}")
 
 
 def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
     """What is wrong with a command line."""
-    if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = error.argument.field_info.name
-        option = error.keyword or next(iter(error.argument.names), "")
-        if error.keyword and error.keyword in words:
-            return f"{option} lacks a value: {parameter_help(verb, name)}"
-        label = " or ".join(OPTION_NAMES.get(name, (name.upper().replace("_", "-"),)))
-        text = parameter_help(verb, name)
-        return f"{verb} needs {label}. {text} Example: {example_of(verb)}"
+    name = error.argument.field_info.name if error.argument is not None else ""
+    label = " or ".join(OPTION_NAMES.get(name, (name.upper().replace("_", "-"),)))
+    if isinstance(error, MissingArgumentError):
+        what = parameter_help(verb, name).partition(". ")[0].rstrip(".")
+        if error.keyword in words:
+            return f"{error.keyword} needs a value: {what}"
+        return f"{verb} needs {label}: {what}. Example: {example_of(verb)}"
+    if isinstance(error, RepeatArgumentError):
+        option = error.token.keyword or label
+        names = [" and ".join(names) for names in OPTION_NAMES.values() if option in names]
+        return f"{[*names, option][0]}: give one value, once"
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         token = error.unused_tokens[0]
         option = option_before(token, words)
         return f"'{token}' is one word too many{option}: see gacprof {verb} --help"
-    text = str(error).rstrip()
-    if isinstance(error, UnknownOptionError) and "Did you mean" not in text:
-        text += f" gacprof {verb} --help lists the options"
-    return text
+    if isinstance(error, CoercionError) and error.token:
+        option = error.token.keyword or label
+        if error.target_type is float:
+            return f"{option}: '{error.token.value}' is no number"
+        if error.token.keyword is None:
+            return f"{option}: {error}"
+    if isinstance(error, UnknownOptionError):
+        return f"{error} gacprof {verb} --help lists the options"
+    return str(error)
 
 
 def option_before(token: str, words: Sequence[str]) -> str:
@@ -70,12 +79,14 @@ def system_text(error: OSError, verb: str) -> str:
     text = str(error.strerror or error)
     if error.filename:
         text = f"{error.filename}: {text}"
+    if error.errno == errno.ENOENT:
+        text += ": check the path"
     if error.errno in FULL:
-        text += f". {kept_text(verb)}"
+        text += f": free some space. {kept_text(verb)}"
     return text
 
 
 def kept_text(verb: str) -> str:
     """What an interrupted verb leaves; empty for one that writes nothing."""
     writes = verb in VERBS and "out" in signature_of(verb).parameters
-    return KEPT.get(verb, NOT_WRITTEN if writes else "")
+    return KEPT.get(verb, NOT_KEPT if writes else "")

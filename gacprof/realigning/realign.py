@@ -82,7 +82,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
             f"{inventory.path}: its index leaves out {inventory.left_out[0]!r}, which its shards "
             "hold: mend the index or fetch the checkpoint again"
         )
-    groups = GROUPS.fullmatch(str(sizes))
+    groups = GROUPS.fullmatch(word_of(sizes))
     if groups:
         new = split_groups(inventory, int(groups[1]))
     else:
@@ -92,14 +92,18 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     return target
 
 
+def word_of(sizes: Sizes) -> str:
+    return str(sizes) if isinstance(sizes, str | Path) else ""
+
+
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     """Sizes by dim name; None: merged. Raises :class:`PlanError` or :class:`CheckpointError`."""
     if isinstance(sizes, Mapping):
         return sizes
-    multiple = PADDED.fullmatch(str(sizes))
+    multiple = PADDED.fullmatch(word_of(sizes))
     if multiple:
         return padded_sizes(inventory, int(multiple[1]))
-    for_engine = SERVED.fullmatch(str(sizes))
+    for_engine = SERVED.fullmatch(word_of(sizes))
     if for_engine:
         engine, tp, ep, gpu = for_engine.groups()
         return served_sizes(inventory, engine, int(tp or 1), int(ep or 1), gpu or "any")

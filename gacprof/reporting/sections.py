@@ -242,6 +242,8 @@ def plan_section(plan: Plan) -> Section:
         f"{len(plan.sizes)} of {sizes} change; parameters {before:,} → {after:,} "
         f"({(after / before - 1) * 100:+.1f} %)."
     )
+    if not plan.sizes:
+        headline = f"None of {sizes} changes; parameters stay {before:,}."
     verdicts = Counter(choice.verdict for choice in plan.choices)
     if verdicts["unknown"]:
         headline += (
@@ -634,14 +636,14 @@ def compression_section(result: Compression) -> Section:
 
 def export_section(result: Exported) -> Section:
     """A folder for other programs: whether it computes the same, and how to load it."""
-    checked = "not checked (--check)"
+    checked = "not checked"
     if result.max_error is not None:
-        checked = f"its logits differ by at most {result.max_error:.2g} of the largest"
+        checked = f"transformers' logits differ by at most {result.max_error:.2g} of the largest"
     headline = f"Wrote {quote(result.folder)}: {checked}."
     remarks = [f"{engine}: {line}" for engine, line in result.serve.items()]
     remarks.append(
-        "Its model code is the folder's own, which both run by trust_remote_code; so does "
-        "AutoTokenizer.from_pretrained."
+        "The model's code is in the folder: trust_remote_code=True runs it, and AutoTokenizer "
+        "asks for it too."
     )
     return Section("A folder to serve", headline, remarks=remarks)
 
