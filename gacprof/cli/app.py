@@ -55,10 +55,10 @@ def main(arguments: list[str] | None = None) -> None:
     options = [word for word in options if word != "--json"]
     count = 2 if options[:1] == ["map"] else 1
     verb = " ".join(options[:count])
-    given = [*options[count:], *command_words]
+    arguments_of_verb = [*options[count:], *command_words]
     try:
         if verb in VERBS and HELP.isdisjoint(options):
-            code = call(verb, given, as_json)
+            code = call(verb, arguments_of_verb, as_json)
         else:
             code = answer_without_verb(verb)
         sys.stdout.flush()
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
     except GacprofError as error:
         code = fail(str(error), 2)
     except cyclopts.CycloptsError as error:
-        code = fail(parse_text(error, verb, given), 2)
+        code = fail(parse_text(error, verb, arguments_of_verb), 2)
     except OSError as error:
         code = fail(system_text(error, verb), 2)
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import compress
+from itertools import chain, compress
 from math import isclose
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -305,7 +305,8 @@ def map_section(cliff_map: CliffMap) -> Section:
     curves = cliff_map.curves
     points = sum(len(curve.sizes) for curve in curves)
     cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
-    verdicts = Counter(verdict.verdict for curve in curves for verdict in curve.sizes)
+    sizes = chain.from_iterable(curve.sizes for curve in curves)
+    verdicts = Counter(verdict.verdict for verdict in sizes)
     by_verdict = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items()))
     headline = (
         f"{counted(points, 'size')} on {counted(len(curves), 'curve')}: {by_verdict}; {cliffs}. "

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_type_hints
 
@@ -256,7 +257,7 @@ def test_help_has_an_example_every_option_and_no_markup(
 
 
 def test_every_verb_stands_in_one_group() -> None:
-    verbs = [verb for group in GROUPS.values() for verb in group]
+    verbs = chain.from_iterable(GROUPS.values())
     assert sorted(verbs) == sorted(VERBS)
 
 
