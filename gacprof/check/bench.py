@@ -38,11 +38,13 @@ from gacprof.check.models import (
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import MeasurementError, require_within
 from gacprof.core.points import MAX_DIM, Environment
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval
 from gacprof.devices.device import first_line
 from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
+MAX_SECONDS = 86_400.0  # a day
 FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their own spread
 # No verdict on less: a model differs from itself by where its weights lie. On an H200 it was
 # 0.24 % in a captured decode, and single products at two addresses by up to 1 % (reports/noise.md).
@@ -74,12 +76,13 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class BenchResult:
+class BenchResult(Table):
     """``timings`` by workload and model, the first model first; ``replicates`` are its A/A
     replicate at each workload, whose verdict is undecided by that rule. ``not_captured`` is why the
     captured workload is missing on a CUDA device, else empty."""
 
     schema: ClassVar[str] = "gacprof.BenchResult/1"
+    rows_in: ClassVar[str] = "timings"
 
     models: tuple[str, ...]
     parameters: tuple[int, ...]
@@ -105,13 +108,14 @@ def bench(
 ) -> BenchResult:
     """Time models side by side.
 
-    They read a prompt and decode tokens, in rounds, and are compared with the first of them. On a
-    CUDA device decoding is timed as a captured graph too.
+    Models take turns to read a prompt and decode tokens, and are compared with the first of them.
+    On a CUDA device decoding is timed as a captured graph too.
 
     Parameters
     ----------
     checkpoints
-        The reference, and others; all, and the reference once more, are in memory together.
+        The reference first, then the others. All, and the reference once more, are in memory
+        together.
     prefill
         Tokens of the prompt.
     decode
@@ -119,11 +123,11 @@ def bench(
     batch
         Sequences at once.
     seconds
-        Time to measure for, loading and warming up not counted; at least eight rounds are.
+        Seconds to measure for, without loading and warming up; at least eight rounds are run.
     device
-        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+        cpu, cuda or cuda:1. By default the accelerator, where there is one.
     dtype
-        What is computed in. Default: the widest that the checkpoints store.
+        The type to compute in. By default the widest that the checkpoints store.
 
     Raises
     ------
@@ -134,6 +138,8 @@ def bench(
         raise MeasurementError("bench needs a checkpoint, better two")
     require_within("prefill", prefill, MAX_DIM)
     require_within("batch", batch, MAX_DIM)
+    if seconds:
+        require_within("seconds", seconds, MAX_SECONDS)
     if decode:
         require_within("decode", decode, MAX_DIM)
     where = torch_device(device)

@@ -69,7 +69,9 @@ def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Modul
     """Load a model that writes a text token by token on a device, in eval mode."""
     model: Any = load_model(checkpoint, dtype=dtype, device=device)
     if not model.can_generate() or model.config.is_encoder_decoder:
-        raise CheckpointError(f"{checkpoint} is no decoder: {type(model).__name__}")
+        raise CheckpointError(
+            f"{inventory_of(checkpoint).path} is no decoder: {type(model).__name__}"
+        )
     return model
 
 

@@ -31,6 +31,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_within
 from gacprof.core.points import MAX_DIM
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval
 
 
@@ -47,10 +48,11 @@ class Perplexity:
 
 
 @dataclass(frozen=True)
-class Perplexities:
+class Perplexities(Table):
     """Models on the same ``tokens`` of a text; ``predictions`` are those of each window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
+    rows_in: ClassVar[str] = "models"
 
     text: str
     tokens: int
@@ -76,26 +78,26 @@ def perplexity(
     device: str | None = None,
     dtype: str | None = None,
 ) -> Perplexities:
-    """Compare models by perplexity on a text.
+    """Compare how well models predict a text: their perplexity, lower is better.
 
     Parameters
     ----------
     checkpoints
-        The reference, and those to compare with it; they are in memory one after the other.
+        The reference first, then the others. One is in memory at a time.
     text
-        A file in UTF-8.
+        A text file in UTF-8.
     window
         Tokens that a model sees at once.
     stride
-        Tokens from one window to the next. Default: half a window.
+        Tokens from one window to the next. By default half a window.
     tokens
-        Read the first tokens of the text only: this many.
+        Read this many tokens of the text, from its start. By default all.
     tokenizer
-        A folder with a tokenizer. Default: the first checkpoint that has one.
+        A folder with the tokenizer. By default the first checkpoint that has one.
     device
-        "cpu", "cuda" or "cuda:1". Default: the accelerator where there is one.
+        cpu, cuda or cuda:1. By default the accelerator, where there is one.
     dtype
-        What is computed in. Default: the widest that the checkpoints store.
+        The type to compute in. By default the widest that the checkpoints store.
 
     Raises
     ------
@@ -118,7 +120,7 @@ def perplexity(
     for name, checkpoint in zip(short_names(checkpoints), checkpoints, strict=True):
         model = loaded(checkpoint, numbers, where)
         if vocabulary(model) <= int(ids.max()):
-            raise CheckpointError(f"{checkpoint} does not know all tokens of {folder}'s tokenizer")
+            raise CheckpointError(f"{name} does not know all tokens of {folder}'s tokenizer")
         nats = np.array([window_nats(model, ids.to(where), w) for w in windows])
         value = math.exp(nats.sum() / predictions.sum())
         change = None
@@ -142,7 +144,7 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
     for inventory in map(inventory_of, checkpoints):
         if any(name.startswith("tokenizer") for name in inventory.side_files):
             return inventory.folder
-    raise CheckpointError(f"{checkpoints[0]} has no tokenizer: name the original model's folder")
+    raise CheckpointError("no checkpoint has a tokenizer: name a folder with one (--tokenizer)")
 
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:

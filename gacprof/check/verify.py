@@ -24,6 +24,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.storage import stated_quantisation
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of
+from gacprof.core.results import Result
 
 SEQUENCES = 2
 WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64"}
@@ -59,7 +60,7 @@ class LogitErrors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verification(LogitErrors):
+class Verification(LogitErrors, Result):
     """Whether two checkpoints are the same function, and what that rests on.
 
     They are ``different`` where logits differ by more than rounding; ``undecided`` where they do
@@ -95,7 +96,7 @@ def verify(
     dtype: str = "float32",
     device: str | None = "cpu",
 ) -> Verification:
-    """Say whether two models are the same function.
+    """Check that two models compute the same.
 
     Weights are compared entry by entry, then logits on the same random tokens. These may differ by
     what rounding moves them by, which is measured. Quantised weights are run where the library of
@@ -104,16 +105,16 @@ def verify(
     Parameters
     ----------
     checkpoint
-        The reference.
+        The original model.
     other
-        The checkpoint to compare with it.
+        The model to compare with it.
     tokens
-        Length of the two sequences that are compared.
+        The length of the two sequences that are compared.
     dtype
-        What is computed in; in float32 rounding hides least. One model is in memory at a time, also
-        in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
+        The type to compute in; in float32 rounding hides least. One model is in memory at a time,
+        also in the next wider type: 8 bytes a parameter for float32, 4 for bfloat16.
     device
-        "cpu", "cuda" or "cuda:1"; None: the accelerator where there is one.
+        cpu, cuda or cuda:1; in Python None takes the accelerator, where there is one.
 
     Raises
     ------

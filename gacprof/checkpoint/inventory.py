@@ -19,10 +19,11 @@ from fractions import Fraction
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from gacprof.checkpoint.layouts.names import template_of
 from gacprof.core.errors import CheckpointError
+from gacprof.core.results import Table
 from gacprof.core.sizes import Gemm
 
 NewSizes = Mapping[str, int | None]
@@ -283,13 +284,15 @@ class ScaleGroups:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inventory(Contents):
+class Inventory(Contents, Table):
     """A checkpoint as its headers describe it. No tensor data was read to make one.
 
     ``path`` is what was scanned: a folder, a weights file in it, or a hub id. ``side_files`` belong
     to the checkpoint besides its weights (config, tokenizer, remote code), to be copied along.
     ``groups`` are those of quantised weights that share a scale; ``has_scales``: there are some.
     """
+
+    rows_in: ClassVar[str] = "dims"
 
     path: str
     layout: str

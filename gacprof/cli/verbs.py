@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Union
 from cyclopts import Parameter
 
 import gacprof
+from gacprof.cli.source import paragraphs, source_of
 
 VERBS = {
     "lint": "lint",
@@ -40,81 +41,99 @@ VERBS = {
 }
 """Verb: the public name of its function."""
 
+GROUPS = {
+    "Look, without a GPU": {
+        "lint": "lint config.json --engine vllm --gpu h100 --tp 8",
+        "diagnose": "diagnose MODEL --gpu h100",
+        "explain": "explain 107 --gpu h100 --dim rank",
+        "trace": "trace trace.json.gz --checkpoint MODEL",
+        "gpus": "gpus",
+        "table": "table a100 h100 h200-measured",
+        "dispatch": "dispatch h100",
+        "virtual": "virtual h100 python script.py",
+        "map show": "map show h100-published",
+        "map candidates": "map candidates 107 cpu-example --fixed M=1 K=1024",
+    },
+    "Measure your device": {
+        "sweep": "sweep quick --out runs/own",
+        "fleet": "fleet quick --address auto",
+        "map build": "map build runs/own",
+    },
+    "Mend a model": {
+        "plan": "plan MODEL --gpu h100 --budget 0.85 --out plan.json",
+        "pareto": "pareto MODEL --map runs/own --budgets 0.7 0.8 0.9",
+        "realign": "realign MODEL plan.json ALIGNED",
+        "compress": "compress MODEL SMALL --gpu h100 --ratio 0.2 --text calibration.txt",
+        "export": "export ALIGNED SERVED",
+    },
+    "Check and show": {
+        "verify": "verify MODEL ALIGNED",
+        "bench": "bench MODEL ALIGNED",
+        "perplexity": "perplexity MODEL SMALL --text test.txt",
+        "report": "report runs/own plan.json --out report",
+    },
+}
+"""Verbs by what they are for, each with an example."""
+
 # options whose name is not their parameter's: a source of sizes is a map or a GPU's name
 OPTION_NAMES = {"source": ("--map", "--gpu")}
 FACTORS = inspect.Parameter(
     "factors",
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
-    annotation=Annotated[
-        tuple[str, str] | None,
-        Parameter(
-            help="Tensor name patterns of factor pairs of an unknown layout, the outer one first: "
-            "'{module}.up.weight' '{module}.down.weight'"
-        ),
-    ],
+    annotation=Annotated[tuple[str, str] | None, Parameter()],
 )
 """What every verb that reads a checkpoint takes besides, as ``gacprof.scan`` does."""
+FACTORS_HELP = (
+    "Two patterns of tensor names, for factor pairs whose names gacprof does not know: "
+    "'{module}.up.weight' '{module}.down.weight', the one that makes the outputs first."
+)
 # types that a word on a command line can stand for
 WRITABLE = (str, int, float, bool, Path, type(None))
 
 
-def read_definition(verb: str) -> ast.FunctionDef:
-    """Read a verb's function from its source."""
-    # not by an import: help needs no torch, and shows where torch is not installed
-    module = gacprof.MODULE_OF[VERBS[verb]]
-    folder = Path(gacprof.__file__).parents[1]
-    source = folder.joinpath(*module.split(".")).with_suffix(".py")
-    statements = ast.parse(source.read_text(encoding="utf-8")).body
-    functions = {node.name: node for node in statements if isinstance(node, ast.FunctionDef)}
-    return functions[VERBS[verb]]
+def signature_of(verb: str) -> inspect.Signature:
+    """Return the signature of a verb's function."""
+    source = source_of(gacprof.MODULE_OF[VERBS[verb]])
+    return source.signature(source.function(VERBS[verb]))
+
+
+def docstring_of(verb: str) -> str:
+    """Return the docstring of a verb's function."""
+    source = source_of(gacprof.MODULE_OF[VERBS[verb]])
+    return str(ast.get_docstring(source.function(VERBS[verb])))
 
 
 def summary(verb: str) -> str:
     """Return the first line of a verb's docstring."""
-    return str(ast.get_docstring(read_definition(verb))).splitlines()[0]
-
-
-def help_text(verb: str) -> str:
-    """Return the usage and the docstring of a verb, for an install that lacks what it imports."""
-    definition = read_definition(verb)
-    words = [argument.arg.upper() for argument in definition.args.args]
-    for argument in definition.args.kwonlyargs:
-        words.append(f"[--{argument.arg.replace('_', '-')}]")
-    return f"Usage: gacprof {verb} {' '.join(words)}\n\n{ast.get_docstring(definition)}"
+    return paragraphs(docstring_of(verb))[0]
 
 
 def command(verb: str) -> Callable[..., Any]:
-    """The function of a verb with annotations that a command line can write."""
-    function: Callable[..., Any] = getattr(gacprof, VERBS[verb])
-    hints = typing.get_type_hints(function)
+    """The function of a verb, imported when it is called, as a command line can write it."""
     parameters = []
     checkpoints = []
-    for name, parameter in inspect.signature(function).parameters.items():
-        annotation = writable(hints[name])
-        if "Inventory" in str(hints[name]):
+    for name, parameter in signature_of(verb).parameters.items():
+        annotation = writable(parameter.annotation)
+        if "Inventory" in str(parameter.annotation):
             checkpoints.append(name)
         if annotation is not None:
             annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
             parameters.append(parameter.replace(annotation=annotation))
-    signature = inspect.Signature(parameters)
     if checkpoints:
-        signature = signature.replace(parameters=[*parameters, FACTORS])
+        parameters.append(FACTORS)
+    signature = inspect.Signature(parameters)
 
-    # a function of its own, whose annotations cyclopts reads: the public one keeps its own
-    @functools.wraps(function)
     def run(*values: Any, **options: Any) -> Any:
         bound = signature.bind(*values, **options)
         factors = bound.arguments.pop("factors", None)
         if factors is not None:
             named = [name for name in checkpoints if bound.arguments.get(name)]
             scan_with_factors(bound.arguments, named, factors)
-        return function(*bound.args, **bound.kwargs)
+        return getattr(gacprof, VERBS[verb])(*bound.args, **bound.kwargs)
 
     run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__annotations__ = {
-        parameter.name: parameter.annotation for parameter in signature.parameters.values()
-    }
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 

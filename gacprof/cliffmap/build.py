@@ -39,18 +39,18 @@ def build_map(
     name: str | None = None,
     out: str | Path | None = None,
 ) -> CliffMap:
-    """Build the cliff map of a sweep: fit each axis's blocks, judge its sizes, find its cliffs.
+    """Build a cliff map from a sweep: the sizes that are safe, those that are slow, the cliffs.
 
     Parameters
     ----------
     run
-        The folder of a sweep.
+        The folder that a sweep wrote.
     tolerance
-        The penalty up to which a size is safe.
+        The share of time that a size may waste and still be safe: 0.02 is 2 %.
     name
-        The map's name; by default the run's.
+        The map's name. By default the run's.
     out
-        The map's file; by default cliffmap.json in the run's folder.
+        The map's file. By default cliffmap.json in the run folder.
 
     Raises
     ------

@@ -22,6 +22,7 @@ from gacprof.cliffmap.judge import (
 from gacprof.core.errors import MapError
 from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
+from gacprof.core.results import Table
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use, advice
 from gacprof.gpus.datasheet import gpu_facts
 
@@ -102,7 +103,7 @@ class MapWarning:
 
 
 @dataclass(frozen=True)
-class CliffMap:
+class CliffMap(Table):
     """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`. That of a
     virtual GPU holds kernels and no latency."""
 
@@ -135,6 +136,14 @@ class CliffMap:
                     f"{where}: {axis} lacks a dim, or has a size that is not on the axis, a time "
                     "that is none, or a verdict that contradicts its penalty: build the map anew"
                 )
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """Each size of each curve."""
+        rows: list[Mapping[str, object]] = []
+        for curve in self.curves:
+            axis = {"operator": curve.axis.operator, "dim": curve.axis.dim, "curve": curve.axis.key}
+            rows += [{**axis, **vars(verdict)} for verdict in curve.sizes]
+        return rows
 
     def save(self, path: str | Path) -> None:
         """Write the map to a JSON file."""
@@ -348,7 +357,7 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     Parameters
     ----------
     name_or_path
-        A path, or one of :func:`shipped_maps`.
+        A map's file, a run folder, or the name of a shipped map, such as h100-published.
 
     Raises
     ------

@@ -30,23 +30,24 @@ def candidates(
     fixed: Mapping[str, int] | Sequence[str] = (),
     count: int = 2,
 ) -> list[SizeVerdict]:
-    """List the sizes near one that are served well; of several maps or GPUs, those good on all.
+    """List the sizes nearest to one that are served well; of several maps or GPUs good on all.
 
     Parameters
     ----------
     size
-        The size that a compressor would like.
+        The size that you would like.
     sources
         A map (its file, run folder or shipped name) or a GPU's name; or several.
     operator
-        The operator that is to be served well.
+        The operator that the size is for.
     dim
-        Its dim that has the size.
+        The operator's dimension that has this size, such as N or K.
     dtype
-        The compute dtype; needed where a map has curves of several. By default float16 on a GPU.
+        The type to compute in; needed where a map has curves of several. By default float16 on a
+        GPU.
     fixed
-        The operator's other dims, as far as needed to tell curves apart: M=1 K=1024. By default
-        M=1024 K=4096 or 32 heads on a GPU.
+        The operator's other dimensions, as far as the map has curves for several: M=1 K=1024. By
+        default M=1024 K=4096 or 32 heads on a GPU.
     count
         How many sizes to list on either side, the size itself counted with the smaller ones.
 

@@ -27,6 +27,7 @@ from gacprof.compress.options import Objective, choose
 from gacprof.compress.statistics import LENGTH, WINDOWS, calibration_ids
 from gacprof.core.errors import CheckpointError, ConfigError, require_one_of, require_within
 from gacprof.core.files import new_folder, write_json, write_record
+from gacprof.core.results import Result
 from gacprof.core.sizes import SizeSource
 from gacprof.diagnosing.source import open_source
 from gacprof.workload.deployment import Tokens
@@ -37,7 +38,7 @@ MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 
 
 @dataclass(frozen=True)
-class Compression:
+class Compression(Result):
     """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
     widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
     twice the loss added in nats a token, shares of energy, or Taylor importance."""
@@ -74,13 +75,13 @@ def compress(
     work: str | Path | None = None,
     device: str = "cpu",
 ) -> Compression:
-    """Compress a model to sizes served well.
+    """Compress a model to sizes that a GPU serves well.
 
-    Weights become factor pairs, or MLPs narrower: the sizes that lose the least among those that
-    the source calls safe, within the parameters that the ratio leaves. A layer for which there is
-    no such size stays dense. One decoder layer is in memory at a time, in float32, with covariances
-    of its inputs and outputs. After an interruption the same call goes on with the layers that are
-    not finished.
+    Weights become factor pairs, or MLPs narrower. Of the sizes that the source calls safe, those
+    are taken that lose the least within the parameters that the ratio leaves; a layer without such
+    a size stays dense. One decoder layer is in memory at a time, in float32, with covariances of
+    its inputs and outputs. After an interruption the same call goes on with the layers that are not
+    finished.
 
     Parameters
     ----------
@@ -89,33 +90,35 @@ def compress(
     out
         The compressed model's folder, which must not exist.
     method
-        "svd", "asvd" (2312.05821), "svd-llm" (2403.07378) and "kfac-svd" factor the projections of
-        the decoder layers; "llm-pruner" (2305.11627) prunes the MLPs' hidden units.
+        "svd", "asvd" (arXiv 2312.05821), "svd-llm" (2403.07378) and "kfac-svd" factor the
+        projections of the decoder layers; "llm-pruner" (2305.11627) prunes the MLPs' hidden units.
     ratio
-        Share of the parameters of these layers that is removed.
+        The share of the parameters of these layers to remove: 0.15 is 15 %.
     source
-        A map (file, run folder or shipped name) or a GPU's name. Without, every multiple is
-        offered.
+        Where the safe sizes come from: your own measurement (a map or a run folder), a shipped map,
+        or a GPU's name such as h100. Without it every multiple is offered.
     text
-        Calibration text: a file in UTF-8, or token ids [windows, tokens]. Do not measure quality on
-        it. "svd" by energy or uniform needs none.
+        Calibration text: a file in UTF-8, or in Python token ids [windows, tokens]. Do not measure
+        quality on it. "svd" by energy or uniform needs none.
     objective
-        "loss": what sizes add to the loss, by its second order (widths: Taylor importance), with
-        the dense weight among the options. "energy": the share of squared singular values (of
-        importance) that they cut. "uniform": one ratio for all layers, rounded down.
+        What sizes should lose the least of. "loss": the loss that they add, to second order (of
+        widths: Taylor importance); weights may stay dense too. "energy": the squared singular
+        values (or importance) that they cut. "uniform": one ratio for all layers, rounded down.
     tokens
-        Token counts at which sizes have to be served well; by default those of the source.
+        Numbers of tokens in a call at which sizes have to be served well. By default those that the
+        source knows.
     multiple
-        Without a source, the sizes' multiple.
+        Without a map or GPU: the number that sizes are multiples of.
     windows
-        The most windows of the text that are run.
+        The most windows of the text to run.
     length
         Tokens in a window.
     work
-        A folder that keeps finished layers for other ratios, sources and objectives of the same
-        weights and text; by default one beside ``out``, removed when that is written.
+        A folder that keeps finished layers, for other ratios, sources and objectives of the same
+        weights and text. By default one beside
+        the output folder, removed when that is written.
     device
-        The device that runs the layers ("cpu", "cuda").
+        The device that runs the layers: cpu or cuda.
 
     Raises
     ------

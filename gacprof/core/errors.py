@@ -41,4 +41,5 @@ def require_one_of(what: str, value: object, choices: Iterable[object]) -> None:
 def require_within(what: str, value: float, most: float) -> None:
     """Raise :class:`ConfigError` where a number is not above 0, or above ``most``."""
     if not 0 < value <= most:
-        raise ConfigError(f"{what} is {value}: give a number above 0, at most {most:g}")
+        share = f" ({value:g} % is {value / 100:g})" if most <= 2 < value <= 100 else ""
+        raise ConfigError(f"{what} is {value}: give a number above 0, at most {most:g}{share}")

@@ -128,7 +128,9 @@ def read_record(path: Path, kind: type[R], remake: str) -> R:
         raise GacprofError(f"{path} is no {schema} file: {error}") from None
     written_as = data.pop("schema", None)
     if written_as != schema:
-        raise GacprofError(f"{path} is {written_as}, not {schema}: make it anew by '{remake}'")
+        raise GacprofError(
+            f"{path} is {written_as or 'another file'}, not {schema}: make it anew by '{remake}'"
+        )
     try:
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:

@@ -8,7 +8,7 @@ from gacprof.gpus.datasheet import GPUS, GpuFacts
 
 
 def gpus() -> list[GpuFacts]:
-    """List the GPUs at hand, and those whose name can take a map's place.
+    """List the GPUs of this machine, and those whose rules are built in, by the name for --gpu.
 
     Returns
     -------

@@ -13,6 +13,7 @@ from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import unrecognised
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict, seems_safe
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.slowdown import Slowdown, slowdown
@@ -33,22 +34,23 @@ def diagnose(
     tp: int = 1,
     dtype: str | None = None,
 ) -> Diagnosis:
-    """Say what each size of a model costs, and the size to pad it to.
+    """Find the sizes of a model that a GPU serves badly, and the size to pad each to.
 
-    Reads the headers of the weights only.
+    Only the headers of the weights are read.
 
     Parameters
     ----------
     checkpoint
-        A folder, a weights file or a hub id.
+        A model's folder, a weights file, or a model on the hub.
     source
-        A map (file, run folder or shipped name) or a GPU's name (h100).
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     tokens
-        Token counts of the workload, such as 1 1024; by default those of the map.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     tp
-        Tensor-parallel ranks that share the products.
+        Tensor-parallel ranks: how many GPUs share each matrix.
     dtype
-        The type that products are computed in; by default the weights' own.
+        The type that products are computed in. By default the weights' own.
 
     Returns
     -------
@@ -219,7 +221,7 @@ class FixedFinding:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Table):
     """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
     are, ``better_us`` after every finding's action; None where a product's time is not known.
     ``slowdown`` estimates what misaligned products cost; None where others measured too little.
@@ -230,6 +232,7 @@ class Diagnosis:
     """
 
     schema: ClassVar[str] = "gacprof.Diagnosis/1"
+    rows_in: ClassVar[str] = "dims"
 
     checkpoint: str
     layout: str

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
 from gacprof.core.errors import ConfigError, require_within
+from gacprof.core.results import Result
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, seems_safe
 from gacprof.diagnosing.sizes import better_size, window_of
 from gacprof.diagnosing.source import choose_dtype, open_source
@@ -18,7 +19,7 @@ from gacprof.workload.products import side_uses
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Result):
     """A size and, unless it seems safe, the next one above it that does; ``slower`` is the size's
     latency over the better one's, minus 1. ``warnings`` say what the answer does not hold for."""
 
@@ -50,26 +51,28 @@ def explain(
     heads: int = 32,
     kv_heads: int | None = None,
 ) -> Explanation:
-    """Say why a size is slow, beside the next better one.
+    """Say why a size is slow, and which next size is better.
 
     Parameters
     ----------
     size
-        The size in question.
+        The size to explain.
     source
-        A map (file, run folder or shipped name) or a GPU's name.
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     dim
-        The side of the product it is; ``rank``: N and K of a square factor pair; ``head_dim``.
+        What has the size: ``N`` or ``K`` of a product, the ``rank`` of a square factor pair (N of
+        one product, K of the other), or the ``head_dim`` of attention.
     other
-        The product's other side, or the weight's side of a pair.
+        The other dimension of the matrix, for example the hidden size.
     tokens
-        Token counts; by default those of the source.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     dtype
-        The type of the product; by default the source's only one, else float16.
+        The type of the product. By default the only one that the source knows, else float16.
     heads
-        Query heads of the attention, for ``head_dim``.
+        For ``head_dim``: the query heads.
     kv_heads
-        Its key and value heads, which divide the query heads; by default as many.
+        For ``head_dim``: the key and value heads, which divide the query heads. By default as many.
 
     Raises
     ------

@@ -25,6 +25,7 @@ from gacprof.checkpoint.scan import inventory_of, side_files
 from gacprof.checkpoint.writer import write_weights
 from gacprof.core.errors import CheckpointError
 from gacprof.core.files import new_folder, write_json
+from gacprof.core.results import Result
 from gacprof.realigning.changes import NewCheckpoint, NewTensor
 from gacprof.realigning.realign import output_tensors
 from gacprof.workload.roles import role_of_module
@@ -66,7 +67,7 @@ SERVE = {
 
 
 @dataclass(frozen=True)
-class Exported:
+class Exported(Result):
     """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
     transformers' logits from ours over the largest logit, None where not checked."""
 
@@ -84,10 +85,11 @@ def export(
     tokenizer: str | Path | None = None,
     check: bool = True,
 ) -> Exported:
-    """Write a folder that transformers and vLLM load.
+    """Write a folder that transformers and vLLM load, for layers of different sizes.
 
-    It brings model code of its own, for factor pairs, widths and heads by layer. For llama.cpp and
-    other servers of plain models, use ``realign`` with "uniform" and their own converters.
+    It brings its own model code, for factor pairs, and for widths and heads that differ by layer.
+    For llama.cpp and other servers of plain models, use ``realign`` with "uniform" and their own
+    converters.
 
     Parameters
     ----------
@@ -96,10 +98,10 @@ def export(
     out
         The new folder, which must not exist.
     tokenizer
-        A folder with the tokenizer. Default: the checkpoint's own.
+        A folder with the tokenizer. By default the checkpoint's own.
     check
-        Load the folder by transformers, in a process without gacprof, and compare logits; this
-        holds the model in float32.
+        Whether to load the folder with transformers, in a process without gacprof, and compare
+        logits; this holds the model in float32.
 
     Raises
     ------

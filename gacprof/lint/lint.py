@@ -78,33 +78,36 @@ def lint(
 ) -> LintReport | LintGrid:
     """Check whether vLLM, SGLang or another engine serves a model with its fast kernels.
 
-    Every product of the model is judged as one tensor-parallel rank holds it; no weights are read.
-    What may bear a size and was not accounted for is named, and ends an ok. With several engines,
-    GPUs or TP degrees all their combinations are judged.
+    Every matrix product is judged at the sizes that one rank holds. No weights are read. Whatever
+    may bear a size and was not understood is named, and the answer is then not ok. With several
+    engines, GPUs or TP degrees all their combinations are judged.
 
     Parameters
     ----------
     config
-        A config.json, or its values; a folder or a model on the hub, whose headers are read too.
+        A config.json or its values, a model's folder, or a model on the hub. Of a folder and the
+        hub the headers of the weights are read too.
     engine
         vllm, sglang, tensorrt-llm, transformers or llama.cpp, or several of them; vllm==0.8.5
         names its version too.
     version
-        The engine's version; by default the newest that was read.
+        The engine's version. By default the newest whose code was read for gacprof.
     gpu
-        h100, b200, rtx4090, sm90 …, or several; any leaves it open.
+        The GPU that is to serve it, or several: h100, b200, rtx4090, sm90 … With any, what depends
+        on the GPU stays open.
     tp
-        Tensor-parallel ranks, or several such numbers.
+        Tensor-parallel ranks, or several such numbers: how many GPUs share each matrix.
     ep
-        Expert-parallel ranks, which share out whole experts.
+        Expert-parallel ranks: how many GPUs share out whole experts.
     dp
         Data-parallel ranks.
     quantisation
-        bf16, fp8, fp8-block, nvfp4, awq-g128, gguf-q4_k …; by default the config's own.
+        How the weights are quantised: bf16, fp8, fp8-block, nvfp4, awq-g128, gguf-q4_k … By default
+        as the config says.
     accept
-        Names of what was not accounted for (a key, a class), and is fine all the same.
+        Keys or classes that were not understood, and that you know to be fine.
     sarif
-        Write the findings there too, as SARIF 2.1.0.
+        A file to write the findings to as well, as SARIF 2.1.0.
 
     Returns
     -------

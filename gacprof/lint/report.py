@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from gacprof import __version__
 from gacprof.checkpoint.coverage import Gap, in_words
 from gacprof.core.formatting import one_line, percent
+from gacprof.core.results import Table
 from gacprof.kernels.requirements import Requirement
 from gacprof.lint.judge import OUTCOMES, SERVED, Judgement, Outcome, worst_of
 from gacprof.lint.remedies import Remedy
@@ -69,7 +70,7 @@ class ProductVerdict:
 
 
 @dataclass(frozen=True)
-class LintReport:
+class LintReport(Table):
     """What an engine does with a model's sizes on each of its ranks.
 
     ``outcome`` is the worst of all products; unknown where nobody read what the engine needs of one
@@ -83,6 +84,7 @@ class LintReport:
     """
 
     schema: ClassVar[str] = "gacprof.LintReport/1"
+    rows_in: ClassVar[str] = "products"
     model: str
     model_type: str
     engine: str

@@ -30,22 +30,25 @@ def pareto(
     multiple: int = 1,
     losses: str | Path | Losses | None = None,
 ) -> pd.DataFrame:
-    """Set plans over several budgets side by side.
+    """Compare plans at several model sizes.
 
     Parameters
     ----------
     checkpoint
-        A folder, a weights file or a hub id.
+        A model's folder, a weights file, or a model on the hub.
     source
-        A map (file, run folder or shipped name) or a GPU's name (h100).
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     budgets
-        Shares of the parameters of the dense weights.
+        The model sizes to compare, as shares of the parameters that the weights would have
+        uncompressed.
     tokens
-        Token counts of the workload; by default those of the map.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     multiple
-        What an engine needs sizes to be a multiple of.
+        The number that new sizes have to be multiples of, for your engine.
     losses
-        A JSON file of losses by dim and size; by default the share of energy.
+        A JSON file that says what each size loses, as compress measures it. By default losses are
+        estimated from the singular values of the factors.
 
     Returns
     -------

@@ -15,6 +15,7 @@ import numpy as np
 from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, TensorInfo, is_derived
 from gacprof.core.errors import PlanError
 from gacprof.core.files import read_record, write_record
+from gacprof.core.results import Table
 from gacprof.core.sizes import Interval, Verdict
 from gacprof.lint.multiples import ANY_SIZE, EngineMultiple
 from gacprof.lint.remedies import Remedy
@@ -44,7 +45,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Table):
     """Sizes for the dims of one checkpoint, which ``fingerprint`` names.
 
     ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` that of
@@ -58,6 +59,7 @@ class Plan:
     """
 
     schema: ClassVar[str] = "gacprof.plan/2"
+    rows_in: ClassVar[str] = "choices"
 
     checkpoint: str
     fingerprint: str

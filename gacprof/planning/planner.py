@@ -60,44 +60,47 @@ def plan(
     scores: Scores | None = None,
     out: str | Path | None = None,
 ) -> Plan:
-    """Choose a size for every dim, within limits.
+    """Choose a better size for each rank and width of a model, within limits of size or time.
 
     Parameters
     ----------
     checkpoint
-        A folder, a weights file or a hub id.
+        A model's folder, a weights file, or a model on the hub.
     source
-        A map (file, run folder or shipped name) or a GPU's name (h100).
+        Where the answers come from: your own measurement (a map or a run folder), a shipped map, or
+        a GPU's name such as h100.
     objective
-        ``quality``: the least loss. ``pad``: the least padding, no cut. ``gac``: the paper's Eq. 4.
+        What is best. ``quality``: lose the least accuracy. ``pad``: add the fewest zeros, cut
+        nothing. ``gac``: the weighted sum of GAC (arXiv 2604.09595, Eq. 4).
     budget
-        The most parameters, as a share of those of the dense weights: 0.85.
+        The most parameters, as a share of those that the weights would have uncompressed: 0.85.
     memory
         The most bytes of all weights: 12GB.
     latency
-        The most time of all products at the workload: 25ms.
+        The most time of all products at these tokens: 25ms.
     tokens
-        Token counts of the workload, such as 1 1024; by default those of the map.
+        Numbers of tokens in a call, such as 1 1024. By default those that the source knows.
     tp
-        Tensor-parallel ranks that share the products.
+        Tensor-parallel ranks: how many GPUs share each matrix.
     ep
-        Expert-parallel ranks, which share out whole experts.
+        Expert-parallel ranks: how many GPUs share out whole experts.
     engine
-        The engine that is to serve the checkpoint, which makes widths multiples: vllm, sglang …;
+        The engine that is to serve the model, and needs widths to be multiples: vllm, sglang …;
         vllm==0.33.0 names its version too.
     dtype
-        The type that products are computed in; by default the weights' own.
+        The type that products are computed in. By default the weights' own.
     pin
-        Sizes that are settled: ``*.mlp:width=688``, ``*:rank=keep``.
+        Sizes that you have settled: ``*.mlp:width=688``, ``*:rank=keep``.
     window
-        The range that sizes are looked for in, as a fraction of a dim's size.
+        How far from its present size a size may move, as a fraction of it.
     multiple
-        What an engine needs sizes to be a multiple of.
+        The number that new sizes have to be multiples of, for your engine.
     uniform
-        Dims of one module, role or kind take one size.
+        Which sizes have to be equal: those of one module, of one role in all layers, or of one
+        kind.
     losses
-        A JSON file of losses by dim and size, as compress measures them; by default the share of
-        energy by the factors' singular values.
+        A JSON file that says what each size loses, as compress measures it. By default losses are
+        estimated from the singular values of the factors.
     scores
         Importances by dim, for ``gac``.
     out

@@ -40,24 +40,25 @@ SCHEMA = "gacprof.realigned/2"
 
 
 def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -> Path:
-    """Write a checkpoint anew with other sizes.
+    """Write a copy of a model with the planned sizes.
 
-    Padding with zeros keeps the function in real arithmetic, also that of quantised weights, which
-    are padded as they are stored; merging rounds products of factors
-    once to the stored type; cuts change the function. The checkpoint is never modified, the output
-    appears whole or not at all.
+    Padding with zeros leaves the model's function as it is, in real arithmetic; quantised weights
+    are padded as they are stored. Merging rounds the products of factors once to the stored type.
+    Cuts change the function. The original is never changed, and the copy appears whole or not at
+    all.
 
     Parameters
     ----------
     checkpoint
-        A folder or weights file of any layout, or its inventory.
+        A model's folder or weights file, of any layout, or its inventory.
     sizes
-        A plan or its file; sizes by dim name (None merges factors); or a word: "pad8", "pad16" …
-        pad every dim to a multiple, "for:vllm:tp8" (or "for:vllm:tp8:ep8:h100") to what an engine
-        serves, "uniform" gives all layers the largest width, "fuse" merges, "groups64" splits the
-        groups of quantised weights that share a scale.
+        A plan or its file, or a word. "pad8", "pad16" …: pad every size to a multiple.
+        "for:vllm:tp8" (or "for:vllm:tp8:ep8:h100"): pad to what an engine serves. "uniform": give
+        all layers the largest width. "fuse": multiply factor pairs out. "groups64": split the
+        groups of quantised weights that share a scale. In Python also sizes by dim name; None
+        merges factors.
     out
-        The new checkpoint's folder, which must not exist.
+        The folder of the copy, which must not exist.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
             f"{inventory.path}: its index leaves out {inventory.left_out[0]!r}, which its shards "
             "hold: mend the index or fetch the checkpoint again"
         )
-    groups = GROUPS.fullmatch(str(sizes))
+    groups = GROUPS.fullmatch(word_of(sizes))
     if groups:
         new = split_groups(inventory, int(groups[1]))
     else:
@@ -91,14 +92,18 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     return target
 
 
+def word_of(sizes: Sizes) -> str:
+    return str(sizes) if isinstance(sizes, str | Path) else ""
+
+
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
     """Sizes by dim name; None: merged. Raises :class:`PlanError` or :class:`CheckpointError`."""
     if isinstance(sizes, Mapping):
         return sizes
-    multiple = PADDED.fullmatch(str(sizes))
+    multiple = PADDED.fullmatch(word_of(sizes))
     if multiple:
         return padded_sizes(inventory, int(multiple[1]))
-    for_engine = SERVED.fullmatch(str(sizes))
+    for_engine = SERVED.fullmatch(word_of(sizes))
     if for_engine:
         engine, tp, ep, gpu = for_engine.groups()
         return served_sizes(inventory, engine, int(tp or 1), int(ep or 1), gpu or "any")

@@ -54,12 +54,13 @@ STEPS = (
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
-    """Write one HTML page of what the other verbs left.
+    """Make one HTML page from maps, plans and saved --json results.
 
     Parameters
     ----------
     artefacts
-        Maps, run folders, plans, and files of what other verbs printed with --json, in this order.
+        What to show, in this order: maps, run folders, plans, and files of what other verbs printed
+        with --json.
     out
         The page's folder: index.html, and figures/ as SVG and PNG.
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import compress
+from itertools import chain, compress
+from math import isclose
 from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.files import plain
 from gacprof.core.formatting import (
     counted,
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from gacprof.check.perplexity import Perplexities
     from gacprof.check.verify import Verification
     from gacprof.cliffmap.cliffmap import CliffMap
+    from gacprof.compress.compress import Compression
     from gacprof.diagnosing.diagnosis import Diagnosis
     from gacprof.diagnosing.explain import Explanation
     from gacprof.diagnosing.slowdown import Slowdown
+    from gacprof.export.export import Exported
     from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
     from gacprof.lint.report import LintGrid, LintReport
@@ -138,6 +142,11 @@ def first_of(names: Sequence[str]) -> str:
     return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
 
 
+def sentence(text: str) -> str:
+    """A part of a sentence as one of its own."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def total_text(label: str, total: Interval | None) -> list[str]:
     """A sentence on a time; none where it is not known."""
     return [] if total is None else [f"{label}: {time_interval(total)}."]
@@ -185,17 +194,10 @@ def slowdown_text(cost: Slowdown) -> str:
 
 def diagnosis_section(diagnosis: Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
-    counts = diagnosis.counts
     headline = (
-        f"{counts['misaligned']} of {counted(len(diagnosis.dims), 'size')} that may change are "
-        f"misaligned, {counts['undecided']} undecided, {counts['unknown']} unknown; "
-        f"products in {diagnosis.dtype} at tp {diagnosis.tp}, {diagnosis.provenance}."
+        f"{diagnosis_text(diagnosis)} Products in {diagnosis.dtype} at tp {diagnosis.tp}, "
+        f"{diagnosis.provenance}."
     )
-    if diagnosis.gaps:
-        headline = (
-            f"Not recognised: {diagnosis.not_recognised}. Name factor pairs by --factors, such as "
-            f"'{{module}}.up.weight' '{{module}}.down.weight'. Of the rest {headline}"
-        )
     order = ("misaligned", "undecided", "unknown", "safe")
     rows: list[Row] = []
     for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
@@ -223,28 +225,62 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """What is wrong with the sizes of a model, and what to do."""
+    sentences = []
+    if diagnosis.gaps:
+        sentences.append(
+            f"Not recognised: {diagnosis.not_recognised}. Name factor pairs by --factors, such as "
+            "'{module}.up.weight' '{module}.down.weight'. Of the rest:"
+        )
+    counts, sizes = diagnosis.counts, counted(len(diagnosis.dims), "size")
+    if not diagnosis.dims:
+        sentences.append("No size may change.")
+    elif counts["misaligned"]:
+        wrong = f"{counts['misaligned']} of {sizes} that may change are misaligned"
+        sentences.append(f"{wrong}: pad them, or let gacprof plan choose.")
+    elif not counts["unknown"]:
+        sentences.append(f"None of {sizes} that may change is surely misaligned.")
+    merged = sum(finding.action == "merge" for finding in diagnosis.dims)
+    if merged:
+        sentences.append(f"Faster multiplied out: {counted(merged, 'factor pair')}.")
+    if counts["undecided"]:
+        sentences.append(f"{counts['undecided']} undecided.")
+    if counts["unknown"]:
+        unknown = f"{diagnosis.source} does not know {counts['unknown']} of {sizes}"
+        measured_by = f"gacprof sweep --model {quote(diagnosis.checkpoint)}"
+        sentences.append(f"{unknown}: measure them by {measured_by}.")
+    return " ".join(sentences)
+
+
 def plan_section(plan: Plan) -> Section:
     """The sizes that a plan changes, its limits and its certificate."""
     before, after = plan.parameters
+    sizes = counted(len(plan.choices), "size")
     headline = (
-        f"{len(plan.sizes)} of {counted(len(plan.choices), 'size')} change; parameters "
-        f"{before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %); {plan.source} knows "
-        f"nothing of {sum(choice.verdict == 'unknown' for choice in plan.choices)}."
+        f"{len(plan.sizes)} of {sizes} change; parameters {before:,} → {after:,} "
+        f"({(after / before - 1) * 100:+.1f} %)."
     )
+    if not plan.sizes:
+        headline = f"None of {sizes} changes; parameters stay {before:,}."
+    verdicts = Counter(choice.verdict for choice in plan.choices)
+    if verdicts["unknown"]:
+        headline += (
+            f" {plan.source} does not know {verdicts['unknown']} of {sizes}: measure them by "
+            f"gacprof sweep --model {quote(plan.checkpoint)}."
+        )
     rows: list[Row] = []
     for choice in plan.choices:
         if choice.after != choice.before:
             after_text = "multiplied out" if choice.after is None else str(choice.after)
             rows.append((choice.dim, str(choice.before), after_text, choice.verdict))
-    remarks = [f"Sizes: {plan.provenance}."]
+    remarks = [certificate_text(plan), f"Sizes: {plan.provenance}."]
+    if any(choice.verdict == "undecided" for choice in plan.choices if choice.dim in plan.sizes):
+        remarks.append("Undecided sizes: whether they are safe only a measurement tells.")
     if plan.latency_us is not None:
         remarks += total_text("Products that dims feed, before", plan.latency_us[0])
         remarks += total_text("Products that dims feed, after", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
-    remarks.append(
-        f"Certificate: value {plan.value:.6g}; no compared choice within the limits has more than "
-        f"{plan.bound:.6g}."
-    )
     if plan.not_compared:
         missing = counted(plan.not_compared, "joint size")
         remarks.append(f"Not compared: {missing} of dims that others meet.")
@@ -263,6 +299,20 @@ def plan_section(plan: Plan) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
+def certificate_text(plan: Plan) -> str:
+    """What a plan gives up, and how far from the best of the compared choices it may be."""
+    gains = {
+        "quality": "Nothing is cut" if plan.value == 0 else f"Loss {-plan.value:.4g}",
+        "pad": f"{-plan.value:,.0f} parameters",
+        "gac": f"Weighted sum {plan.value:.6g}",
+    }
+    if isclose(plan.value, plan.bound, rel_tol=1e-9, abs_tol=1e-12):
+        best = "proved best of all compared choices within the limits"
+    else:
+        best = f"at most {plan.bound - plan.value:.3g} from the best within the limits (proved)"
+    return f"{gains[plan.objective]}: {best}."
+
+
 def axis_text(axis: Axis) -> str:
     """An axis without the flags that are off or usual: ``linear K M=1 N=1024 bfloat16``."""
     flags = {name: value for name, value in axis.flags.items() if value not in USUAL_FLAGS}
@@ -274,8 +324,13 @@ def map_section(cliff_map: CliffMap) -> Section:
     curves = cliff_map.curves
     points = sum(len(curve.sizes) for curve in curves)
     cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
-    counts = f"{counted(len(curves), 'curve')}, {counted(points, 'size')}, {cliffs}"
-    headline = f"{counts}; {cliff_map.provenance}."
+    sizes = chain.from_iterable(curve.sizes for curve in curves)
+    verdicts = Counter(verdict.verdict for verdict in sizes)
+    by_verdict = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items()))
+    headline = (
+        f"{counted(points, 'size')} on {counted(len(curves), 'curve')}: {by_verdict}; {cliffs}. "
+        f"{sentence(cliff_map.provenance)}"
+    )
     title = f"Map {cliff_map.name}"
     warnings = [warning.message for warning in cliff_map.warnings]
     rows: list[Row] = []
@@ -509,7 +564,10 @@ def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
 def explanation_section(explanation: Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
-    headline = f"{now.size} is {now.verdict}, {explanation.provenance}."
+    headline = f"{now.size} is {now.verdict}"
+    if better is not None and now.verdict == "misaligned":
+        headline += f": take {better.size}"
+    headline += f". {sentence(explanation.provenance)}"
     if better is not None and explanation.slower is not None:
         headline += f" Its time over that of {better.size}: {percent_interval(explanation.slower)}."
     rows: list[Row] = []
@@ -525,16 +583,21 @@ def explanation_section(explanation: Explanation) -> Section:
 def verification_section(result: Verification) -> Section:
     """What two checkpoints have in common, and how far their logits lie apart."""
     answers = {
-        "same": "are the same function",
-        "different": "are NOT the same function",
-        "undecided": "may or may not be the same function",
+        "same": "compute the same function",
+        "different": "do NOT compute the same function",
+        "undecided": "may or may not compute the same function",
     }
-    headline = (
-        f"{result.checkpoint} and {result.other} {answers[result.verdict]}: {result.equal} tensors "
-        f"are equal, {result.padded} but for padding; {result.merged} layers' factors are "
-        f"multiplied out; {len(result.differing)} other tensors and settings are left to the "
-        f"logits of {result.positions} tokens"
-    )
+    parts = {
+        "tensors are equal": result.equal,
+        "are equal but for padding": result.padded,
+        "layers' factors are multiplied out": result.merged,
+        f"tensors and settings are judged by the logits of {result.positions} tokens": len(
+            result.differing
+        ),
+    }
+    said = ", ".join(f"{number} {words}" for words, number in parts.items() if number)
+    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}. "
+    headline += said or "They have no tensor"
     if result.verdict == "undecided":
         headline += f", which do not vouch for {first_of(result.differing)}"
     if not result.positions:
@@ -587,7 +650,8 @@ def perplexity_section(result: Perplexities) -> Section:
     for model in result.models:
         change = percent_interval(model.change) if model.change else ""
         rows.append((model.model, f"{model.value:.4g}", change))
-    headline = "; ".join(f"{name} {value}" for name, value, _ in rows) + "."
+    values = "; ".join(f"{name} {value}" for name, value, _ in rows)
+    headline = f"Perplexity, lower is better: {values}."
     remark = (
         f"{result.tokens:,} tokens of {result.text}, windows of {result.window} by "
         f"{result.stride}, {result.dtype} on {result.device}."
@@ -613,8 +677,9 @@ def sweep_section(summary: SweepSummary) -> Section:
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
     )
-    next_verb = f"gacprof map build {summary.folder}"
-    return Section(f"Sweep in {summary.folder}", headline, remarks=[next_verb])
+    folder = quote(str(summary.folder))
+    written = f"Wrote {folder}. Next: gacprof map build {folder}"
+    return Section(f"Sweep in {summary.folder}", headline, remarks=[written])
 
 
 def lint_section(report: LintReport) -> Section:
@@ -752,9 +817,52 @@ def remedy_text(remedy: Remedy, kernels: Collection[str] = ()) -> str:
     return "; ".join(parts)
 
 
-def fields_section(result: Any) -> Section:
-    rows = [(field.name, str(getattr(result, field.name))) for field in fields(result)]
-    return Section(type(result).__name__, "", ("field", "value"), rows)
+def inventory_section(inventory: Inventory) -> Section:
+    """The dims of a checkpoint that may have other sizes, equal ones of all layers together."""
+    headline = (
+        f"{inventory.path}: {inventory.parameters:,} parameters, layout {inventory.layout}; "
+        f"{counted(len(inventory.dims), 'size')} may change."
+    )
+    rows = [(dim.name, dim.kind, str(dim.size), dim.why) for dim in inventory.dims]
+    columns = ("dim", "kind", "size", "fixed because")
+    return Section("A checkpoint", headline, columns, grouped(rows), inventory.warnings)
+
+
+def compression_section(result: Compression) -> Section:
+    """A compressed model: what it weighs, the sizes of its layers, what they lose."""
+    before, after = result.parameters
+    headline = (
+        f"Wrote {quote(result.out)}: {before / 1e6:.4g} → {after / 1e6:.4g} million parameters "
+        f"({100 * (after / before - 1):+.1f} %)."
+    )
+    rows = [(name, str(size or "stays dense")) for name, size in result.sizes.items()]
+    remarks = [
+        f"{result.method}, ratio {result.ratio:g}, objective {result.objective}: loss "
+        f"{result.loss:.4g}; no choice within the same parameters loses less than "
+        f"{result.bound:.4g}."
+    ]
+    if result.provenance:
+        remarks.append(f"Sizes: {result.provenance}.")
+    windows, length = result.calibration
+    if windows:
+        remarks.append(f"Calibrated on {counted(windows, 'window')} of {length} tokens.")
+    models = f"{quote(result.checkpoint)} {quote(result.out)}"
+    remarks.append(f"Next: gacprof perplexity {models} --text TEXT")
+    return Section("A compressed model", headline, ("layer", "size"), grouped(rows), remarks)
+
+
+def export_section(result: Exported) -> Section:
+    """A folder for other programs: whether it computes the same, and how to load it."""
+    checked = "not checked"
+    if result.max_error is not None:
+        checked = f"transformers' logits differ by at most {result.max_error:.2g} of the largest"
+    headline = f"Wrote {quote(result.folder)}: {checked}."
+    remarks = [f"{engine}: {line}" for engine, line in result.serve.items()]
+    remarks.append(
+        "The model's code is in the folder: trust_remote_code=True runs it, and AutoTokenizer "
+        "asks for it too."
+    )
+    return Section("A folder to serve", headline, remarks=remarks)
 
 
 RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
@@ -762,7 +870,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "Diagnosis": ("Diagnosis", diagnosis_section),
     "DispatchChanges": ("DispatchChanges", changes_section),
     "Explanation": ("Explanation", explanation_section),
-    "Exported": ("Exported", fields_section),
+    "Exported": ("Exported", export_section),
     "LintGrid": ("LintGrid", lint_grid_section),
     "LintReport": ("LintReport", lint_section),
     "Perplexities": ("Perplexities", perplexity_section),
@@ -770,7 +878,7 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
     "TraceReport": ("TraceReport", trace_section),
     "Verification": ("Verification", verification_section),
     "cliffmap": ("CliffMap", map_section),
-    "compressed": ("Compression", fields_section),
+    "compressed": ("Compression", compression_section),
     "dispatch": ("DispatchTable", dispatch_section),
     "plan": ("Plan", plan_section),
 }
@@ -797,6 +905,8 @@ def cell_text(value: Any) -> str:
         return ""
     if isinstance(value, Interval):
         return f"{value.value:.4g}"
+    if isinstance(value, tuple):
+        return ", ".join(map(cell_text, value))
     return str(value).translate(str.maketrans("", "", "(){}'"))
 
 
@@ -805,6 +915,8 @@ def section_of(result: Any) -> Section:
     if hasattr(result, "schema"):
         _, section_maker = RESULTS[kind_of(result.schema)]
         section = section_maker(result)
+    elif isinstance(result, Inventory):
+        section = inventory_section(result)
     elif type(result).__name__ == "DataFrame" and {"multiple", "cost_by"} <= {*result.columns}:
         section = table_section(result)
     elif type(result).__name__ == "DataFrame":

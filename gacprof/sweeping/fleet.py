@@ -32,16 +32,17 @@ def sweep_fleet(
     out: str | Path = "runs/fleet",
     budget_s: float | None = None,
 ) -> dict[str, Path]:
-    """Sweep many devices at once, on Ray.
+    """Measure many devices at once, on a Ray cluster.
 
     Parameters
     ----------
     suite
-        A shipped suite's name or a TOML file.
+        What to measure: a shipped suite (quick, full, cpu, paper …) or a TOML file of your own.
     address
-        A Ray cluster: auto, ray://HEAD:10001, or local for this machine alone.
+        The Ray cluster: auto, ray://HEAD:10001, or local for this machine alone.
     out
-        The folder of run folders, one for each kind of device: equal name, architecture and stack.
+        The folder for the run folders, one for each kind of device: equal name, architecture and
+        software.
     budget_s
         Seconds for each device.
 

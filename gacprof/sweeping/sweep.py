@@ -16,6 +16,7 @@ from gacprof.checkpoint.scan import inventory_of
 from gacprof.cliffmap.run_folder import RunHeader, RunWriter
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Environment
+from gacprof.core.results import Result
 from gacprof.devices.device import open_device
 from gacprof.sweeping.engine import measure, require_budget
 from gacprof.sweeping.for_model import suite_for_model, suite_for_ranks
@@ -26,7 +27,7 @@ CONDITIONS = ("threads", "cores", "power_limit_w")  # that a resumed sweep has t
 
 
 @dataclass(frozen=True)
-class SweepSummary:
+class SweepSummary(Result):
     """A sweep's result; ``seconds`` counts this call only."""
 
     schema: ClassVar[str] = "gacprof.SweepSummary/1"
@@ -55,36 +56,37 @@ def sweep(
     resume: bool = False,
     dry_run: bool = False,
 ) -> SweepSummary:
-    """Measure the latency of sizes on a device.
+    """Measure how long a device takes at each size.
 
-    Every axis is measured in randomised blocks until it is decided.
+    Sizes are measured in random order, round after round, until every verdict is sure or the time
+    is up. Then build a map: ``gacprof map build``.
 
     Parameters
     ----------
     suite
-        A shipped suite's name (quick, full, cpu, paper …) or a TOML file.
+        What to measure: a shipped suite (quick, full, cpu, paper …) or a TOML file of your own.
     model
-        A checkpoint: its own shapes in place of a suite.
+        A checkpoint whose own shapes are measured, in place of a suite.
     tokens
-        With a model: token counts to serve (default 1 and 1024).
+        With a model: numbers of tokens in a call. By default 1 and 1024.
     dtype
-        With a model: the compute dtype (default: the checkpoint's own).
+        With a model: the type to compute in. By default the weights' own.
     window
-        With a model: sizes within this fraction of its own are measured.
+        With a model: how far around its own sizes to measure, as a fraction of them.
     tp
-        With a model: tensor-parallel ranks that share the products.
+        With a model: tensor-parallel ranks, which share each matrix.
     ranks
-        With a dense model: the first and last rank that its layers may be cut to.
+        With a dense model: the smallest and the largest rank that its layers may be cut to.
     out
-        The run folder (default: a new one in runs/).
+        The run folder. By default a new one in runs/.
     device
-        cpu, cuda or cuda:1 (default: the first GPU, else the CPU).
+        cpu, cuda or cuda:1. By default the first GPU, else the CPU.
     budget_s
-        Seconds, preparing included, after which no block is begun, whatever is undecided then.
+        Seconds, preparing included, after which no round is begun, whatever is undecided then.
     resume
-        Go on with the sweep in ``out``.
+        Go on with an interrupted sweep, in the same run folder.
     dry_run
-        Count the points and what a GPU has to prepare; measure nothing.
+        Count what would be measured, and what a GPU has to prepare; measure nothing.
 
     Raises
     ------

@@ -11,6 +11,7 @@ from typing import ClassVar
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import ConfigError, MeasurementError
+from gacprof.core.results import Table
 from gacprof.gpus.datasheet import GpuFacts, find_gpu, gpu_facts
 from gacprof.tracing.findings import Cause, MisalignedProduct, finding_on, neighbours_of
 from gacprof.tracing.recording import Recording
@@ -23,7 +24,7 @@ COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
 
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Table):
     """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time;
     ``causes`` are those of the misaligned products.
 
@@ -37,6 +38,7 @@ class TraceReport:
     """
 
     schema: ClassVar[str] = "gacprof.TraceReport/1"
+    rows_in: ClassVar[str] = "products"
 
     trace: str
     gpu: str
@@ -67,17 +69,17 @@ def trace(
     checkpoint: str | Path | Inventory | None = None,
     gpu: str | None = None,
 ) -> TraceReport:
-    """Say which products of a profiler's trace ran in misaligned kernels, why, and what that cost.
+    """Find the misaligned products in a profiler's trace: which they are, why, and what they cost.
 
     Parameters
     ----------
     path
-        A trace of torch.profiler, vLLM or SGLang (.json, .json.gz); or names alone: a kernel
-        summary of nsys stats (.csv), an Nsight Compute report (.ncu-rep).
+        A trace of torch.profiler, vLLM or SGLang (.json, .json.gz). Or names of kernels alone,
+        without shapes: a kernel summary of nsys stats (.csv), an Nsight Compute report (.ncu-rep).
     checkpoint
-        The model that ran: its dims are named by the lengths of the products.
+        The model that ran: the products are then named by its weights.
     gpu
-        The GPU that ran it, such as h100, where the trace names none that is known.
+        The GPU that ran it, such as h100, where the trace does not name it.
 
     Returns
     -------

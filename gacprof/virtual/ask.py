@@ -251,22 +251,23 @@ def dispatch(
     torch_python: Path | None = None,
     out: Path | None = None,
 ) -> DispatchTable | DispatchChanges:
-    """Say which kernel PyTorch takes on a GPU, or what changed between two releases.
+    """Show which kernels PyTorch takes on a GPU, or what changed between two releases.
 
-    A table that ships answers at once. With --torch-python an installed PyTorch is asked instead,
-    on a virtual GPU, which takes half a minute; no kernel runs.
+    A table that comes with gacprof answers at once. With --torch-python an installed PyTorch is
+    asked instead, on a virtual GPU: this takes half a minute, and no kernel runs.
 
     Parameters
     ----------
     gpu
         a100, h100, b200, rtx4090 …
     release
-        The PyTorch whose table is read, such as 2.13 (default: the newest that ships). Of two,
-        such as 2.13 2.15, what the second does otherwise than the first.
+        The PyTorch release whose table is read, such as 2.13. By default the newest. Of two, such
+        as 2.13 2.15, what the second does otherwise than the first.
     torch_python
-        A python that has PyTorch's CUDA build, which is asked: ``--torch-python python``.
+        The python of an installed PyTorch (CUDA build), which is asked instead: ``--torch-python
+        python``.
     out
-        A file to write the table to, as JSON.
+        A file to write the whole table to, as JSON.
 
     Returns
     -------

@@ -53,18 +53,18 @@ def python_of(command: Sequence[str]) -> Path:
 
 
 def virtual(gpu: str, command: Sequence[str], *, force: bool = False) -> int:
-    """Run a command on a GPU that is not there.
+    """Run a program on a GPU that is not there: kernels are recorded, not run.
 
-    Kernels are noted, not run: results are zeros and times mean nothing.
+    Results are zeros, and times mean nothing.
 
     Parameters
     ----------
     gpu
-        A GPU of ``gacprof dispatch``: a100, h100, b200, rtx4090 …
+        A GPU that ``gacprof dispatch`` knows: a100, h100, b200, rtx4090 …
     command
-        A program and its arguments; the PyTorch beside that program is the one that is used.
+        A program and its arguments; it uses the PyTorch that is installed beside it.
     force
-        Run it on a machine with a real NVIDIA driver too, which the command then does not see.
+        Run it on a machine with a real NVIDIA driver too. The program does not see that GPU.
 
     Returns
     -------

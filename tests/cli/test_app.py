@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
+import resource
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_type_hints
 
 import pytest
 
+import gacprof
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.cli.app import main
-from gacprof.cli.verbs import writable
+from gacprof.cli.app import main, make_app
+from gacprof.cli.help import example_of
+from gacprof.cli.verbs import GROUPS, VERBS, command, signature_of, writable
 from gacprof.core.sizes import SizeSource
 from gacprof.planning import solver
 
@@ -94,6 +102,20 @@ def test_a_map_and_a_gpu_are_one_parameter(capsys: pytest.CaptureFixture[str]) -
         ["lint", "Qwen/Qwen3-8B"],
         ["no-such-verb"],
         ["realign", str(ASVD), "pad8", str(ASVD)],
+        ["realign", str(ASVD), "padu", "out"],
+        ["plan", str(ASVD)],
+        ["plan", str(ASVD), "--gpu"],
+        ["plan", str(ASVD), "--gpu", "h100", "--map", "h100"],
+        ["plan", str(ASVD), "h100", "--tp", "4", "8"],
+        ["plan", str(ASVD), "h100", "--budget", "80"],
+        ["plan", str(ASVD), "h100", "--budget", "-0.5"],
+        ["plan", str(ASVD), "h100", "--budget", "lots"],
+        ["plan", str(ASVD), "h100", "--objective", "qualty"],
+        ["plan", str(ASVD), "h100", "--losses", "no-such-file.json"],
+        ["bench", str(ASVD), "--seconds", "-1"],
+        ["sweep", "quick", "--budget-s", "-3"],
+        ["map", "build", str(ASVD)],
+        ["lint"],
     ],
 )
 def test_what_a_user_can_mend_is_one_line(
@@ -117,6 +139,58 @@ def test_plan_realign_verify_by_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("realign", str(ASVD), plan, aligned) == 0
     assert run("verify", str(ASVD), aligned) == 0
     assert "same function" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["map", "shwo"], ["diagnos", str(ASVD)], ["mpa", "show"]])
+def test_a_misspelt_verb_names_the_right_one(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 2
+    assert re.search(r"'(map show|diagnose|map)'\?", capsys.readouterr().err)
+
+
+def test_a_value_that_is_missing_brings_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    run("plan", str(ASVD))
+    assert "--gpu h100" in capsys.readouterr().err
+
+
+def test_what_was_written_leads_to_the_next_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The words behind "gacprof" in each last line are the next command."""
+    plan, aligned = str(tmp_path / "plan.json"), str(tmp_path / "aligned")
+    words = ["plan", str(ASVD), "h100", "--objective", "pad", "--out", plan]
+    for verb in ("realign", "verify"):
+        assert run(*words) == 0
+        last = capsys.readouterr().out.splitlines()[-1].partition("gacprof ")[2]
+        words = [aligned if word == "ALIGNED" else word for word in shlex.split(last)]
+        assert words[0] == verb
+    assert run(*words) == 0
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    try:
+        code = run("realign", str(ASVD), "pad8", str(tmp_path / "aligned"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_says_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(verb: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gacprof.cli.app.command", interrupt)
+    assert run("sweep", "quick") == 130
+    assert "--resume" in capsys.readouterr().err
 
 
 def test_a_path_need_not_be_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,11 +237,39 @@ def run_plain(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_is_read_before_packages_are_installed() -> None:
-    for verb in ("plan", "sweep", "map build", "compress"):
-        shown = run_plain(*verb.split(), "--help")
-        assert shown.returncode == 0 and shown.stderr == ""
-        assert f"gacprof {verb}" in shown.stdout
-    assert "budget" in run_plain("plan", "--help").stdout
+    shown = run_plain("compress", "--help")
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert "--ratio" in shown.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_has_an_example_every_option_and_no_markup(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*verb.split(), "--help") == 0
+    shown = capsys.readouterr().out
+    for name in inspect.signature(command(verb)).parameters:
+        option = name.replace("_", "-")
+        assert f"--{option}" in shown or f"  {option.upper()}" in shown or name == "source"
+    assert "`" not in shown and "----" not in shown and ":func:" not in shown
+    words = shlex.split(example_of(verb))[1 + len(verb.split()) :]
+    make_app(verb).parse_args(words)
+
+
+def test_every_verb_stands_in_one_group() -> None:
+    verbs = chain.from_iterable(GROUPS.values())
+    assert sorted(verbs) == sorted(VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "fleet" or find_spec("ray")])
+def test_the_source_tells_the_signature_that_the_function_has(verb: str) -> None:
+    function = getattr(gacprof, VERBS[verb])
+    hints = get_type_hints(function)
+    told = signature_of(verb).parameters
+    assert list(told) == list(inspect.signature(function).parameters)
+    for name, parameter in inspect.signature(function).parameters.items():
+        assert (told[name].kind, told[name].default) == (parameter.kind, parameter.default)
+        assert str(writable(told[name].annotation)) == str(writable(hints[name]))
 
 
 @pytest.mark.parametrize("words", [["map", "shwo"], ["plan", str(ASVD), "h100"]])
@@ -182,7 +284,7 @@ def test_help_and_version_need_no_import_of_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
     )
-    assert "Commands" in done.stdout
+    assert "diagnose" in done.stdout
     assert " torch" not in done.stderr and " numpy" not in done.stderr
 
 
