@@ -79,8 +79,8 @@ class Curve:
         if self.axis.operator == "attention":
             causal = "causal" if flags.get("causal") else "not causal"
             text = f"{fixed.get('q_len', 'any')} queries, {causal}"
-        served = verdict.reason or verdict.kernel
-        return replace(verdict, reason="; ".join(filter(None, (served, text))))
+        kernel = verdict.reason or verdict.kernel
+        return replace(verdict, reason="; ".join(filter(None, (kernel, text))))
 
     def with_verdict(self, verdict: str) -> list[int]:
         """The sizes that have this verdict."""

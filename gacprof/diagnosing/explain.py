@@ -99,13 +99,13 @@ def explain(
     else:
         rows = workload(tokens, size_source)
         if tokens is None:  # a map holds such a product at some of its token counts
-            held = {
+            counted_rows = {
                 count: often
                 for count, often in rows.items()
                 if size_source.sizes(uses_of(dim, other, {count: often}, used_dtype), low, high)
             }
-            if held and held.keys() < rows.keys():
-                rows, counts = held, ", ".join(map(str, held))
+            if counted_rows and counted_rows.keys() < rows.keys():
+                rows, counts = counted_rows, ", ".join(map(str, counted_rows))
                 warnings = (
                     f"At {counts} tokens, at which {size_source.name} holds such a product.",
                 )
