@@ -105,7 +105,7 @@ def test_help_begins_as_the_docstring_does(verb: str) -> None:
 def test_verbs_and_options_stay_few() -> None:
     options = sum(len(inspect.signature(command(verb)).parameters) for verb in AT_HAND)
     assert len(VERBS) <= 22
-    assert options <= 135
+    assert options <= 136
 
 
 def test_a_verb_stays_a_function_where_a_package_has_its_name() -> None:

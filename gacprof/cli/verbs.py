@@ -76,7 +76,7 @@ GROUPS = {
 """Verbs by what they are for, each with an example."""
 
 # options whose name is not their parameter's: a source of sizes is a map or a GPU's name
-OPTION_NAMES = {"source": ("--map", "--gpu")}
+OPTION_NAMES = {"source": ("--map", "--gpu"), "imports": ("--import",)}
 FACTORS = inspect.Parameter(
     "factors",
     inspect.Parameter.KEYWORD_ONLY,

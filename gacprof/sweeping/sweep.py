@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar
@@ -55,6 +57,7 @@ def sweep(
     budget_s: float | None = None,
     resume: bool = False,
     dry_run: bool = False,
+    imports: str | None = None,
 ) -> SweepSummary:
     """Measure how long a device takes at each size.
 
@@ -87,6 +90,8 @@ def sweep(
         Go on with an interrupted sweep, in the same run folder.
     dry_run
         Count what would be measured, and what a GPU has to prepare; measure nothing.
+    imports
+        A Python module of your own operators, which the suite names: my_kernels.
 
     Raises
     ------
@@ -95,6 +100,8 @@ def sweep(
     """
     started = time.monotonic()
     require_budget(budget_s)
+    if imports is not None:
+        import_operators(imports)
     name = device or "auto"
     devices = [open_device(name, isolated=True)]
     environment = devices[0].environment
@@ -112,12 +119,13 @@ def sweep(
         return SweepSummary(None, len(measured.axes), measured.points, preparation=prepared)
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     with closing(open_run(folder, measured, environment, resume)) as run:
+        budget = budget_s or measured.budget_s
         measure(
             run,
             lambda: devices.pop() if devices else open_device(name, isolated=True),
-            budget_s=budget_s or measured.budget_s,
+            budget_s=budget,
             started=started,
-            progress=show_progress,
+            progress=partial(show_progress, budget),
         )
         blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
         calls = sum(len(block.order) for block in blocks)
@@ -145,9 +153,20 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
     return run
 
 
-def show_progress(done: int, curves: int, spent: float) -> None:
+def import_operators(module: str) -> None:
+    """Import a module from the current folder, or from where Python finds it."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # a script's own folder stands there in its place
+        sys.path.insert(0, folder)
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise MeasurementError(f"{module} cannot be imported: {error}: name a module") from None
+
+
+def show_progress(budget_s: float | None, done: int, curves: int, spent: float) -> None:
     """Rewrite a line on standard error; nothing where that is a file."""
     if sys.stderr.isatty():
-        budget = f", {spent:.0%} of the budget" if spent else ""
-        text = f"\r{done} of {curves} curves are decided{budget} "
+        left = f", at most {budget_s * (1 - spent):.0f} s left" if budget_s else ""
+        text = f"\r{done} of {curves} curves are decided{left}  "
         print(text, end="", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.cli.app import main, make_app
 from gacprof.cli.help import example_of
-from gacprof.cli.verbs import GROUPS, VERBS, command, signature_of, writable
+from gacprof.cli.verbs import GROUPS, OPTION_NAMES, VERBS, command, signature_of, writable
 from gacprof.core.sizes import SizeSource
 from gacprof.planning import solver
 
@@ -250,7 +250,7 @@ def test_help_has_an_example_every_option_and_no_markup(
     shown = capsys.readouterr().out
     for name in inspect.signature(command(verb)).parameters:
         option = name.replace("_", "-")
-        assert f"--{option}" in shown or f"  {option.upper()}" in shown or name == "source"
+        assert f"--{option}" in shown or f"  {option.upper()}" in shown or name in OPTION_NAMES
     assert "`" not in shown and "----" not in shown and ":func:" not in shown
     words = shlex.split(example_of(verb))[1 + len(verb.split()) :]
     make_app(verb).parse_args(words)

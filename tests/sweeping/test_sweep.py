@@ -26,3 +26,20 @@ def test_a_sweep_that_still_runs_is_not_resumed(tmp_path: Path) -> None:
     running = RunWriter.create(tmp_path / "run", RunHeader("quick", RECORDED, axes))
     with pytest.raises(MeasurementError):
         sweep("quick", out=running.path, device="cpu", resume=True)
+
+
+def test_a_module_of_own_operators_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels_of_mine.py").write_text(
+        "import gacprof\n\n@gacprof.operator(x=('M', 'K'))\ndef doubled(x):\n    return x + x\n"
+    )
+    suite = tmp_path / "mine.toml"
+    suite.write_text(
+        'name = "mine"\n[[sweep]]\noperator = "doubled"\naxis = "K"\nvalues = [8, 9]\n'
+        'dims = { M = 4 }\ndtype = "float32"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MeasurementError):
+        sweep(suite, imports="no_such_module", dry_run=True)
+    assert sweep(suite, device="cpu", imports="kernels_of_mine", dry_run=True).points == 2
