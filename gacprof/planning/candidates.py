@@ -148,7 +148,8 @@ def _sizes(
     now = table.verdict(dim, dim.size)
     beside_padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
     is_coupled = bool(coupled_dims(table.products.inventory, dim))
-    may_stay = largest in sizes or now.verdict == "undecided" or is_coupled
+    is_open = now.verdict == "undecided" and now.cause != "alignment"
+    may_stay = largest in sizes or is_open or is_coupled
     if may_stay and largest % multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
