@@ -104,7 +104,8 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
     estimate = now.estimate
     if table.products.sharing.storage.form != "none":
         estimate = None  # others measured no kernels of quantised weights
-    if now.verdict in ("unknown", stored.verdict):
+    is_new = now.verdict != stored.verdict or now.cause == "alignment"
+    if now.verdict == "unknown" or not is_new:
         now = stored
     elif now.verdict == "safe" and stored.verdict == "misaligned":
         reason = "whether another size is faster depends on the dims of its products"

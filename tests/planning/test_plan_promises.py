@@ -470,3 +470,12 @@ def test_a_larger_size_loses_what_the_present_one_does(tmp_path: Path) -> None:
     losses = {f"{q_proj}:rank": {48: 0.1, 51: 0.3}}
     (choice,) = plan(folder, "h100", losses=losses).choices
     assert (choice.after, choice.loss) == (48, 0.1)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100", "l4", "b200"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_plan_that_pads_takes_the_sizes_that_diagnose_names(gpu: str, tp: int) -> None:
+    folder = FIXTURES / "asvd_mha_r1"
+    named = {finding.dim.name: finding.target_size for finding in diagnose(folder, gpu, tp=tp).dims}
+    planned = plan(folder, gpu, tp=tp, objective="pad").choices
+    assert {choice.dim: choice.after for choice in planned} == named
