@@ -122,6 +122,14 @@ def verify(
         A checkpoint is no model, has logits that are not finite, or another vocabulary.
     ConfigError
         The dtype is none of float32, bfloat16 and float16, or there are no tokens.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> aligned = gacprof.realign(model, "pad8", "padded")
+    >>> verification = gacprof.verify(model, aligned)
+    >>> verification.ok, verification.padded  # the tensors that zeros were added to
+    (True, 24)
     """
     computed = dtype_name(dtype)
     require_one_of("dtype of verify", computed, WIDER)

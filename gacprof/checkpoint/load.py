@@ -58,6 +58,12 @@ def load_model(
         quantised weights is not installed.
     ConfigError
         Models are not computed in this dtype.
+
+    Examples
+    --------
+    >>> model = gacprof.load_model("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> type(model).__name__
+    'LlamaForCausalLM'
     """
     inventory = inventory_of(checkpoint)
     target = torch_dtype(dtype or widest_dtype(inventory))

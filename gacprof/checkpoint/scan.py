@@ -75,6 +75,14 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     ------
     CheckpointError
         Where there is no checkpoint but an adapter, a file is broken, or factors do not fit.
+
+    Examples
+    --------
+    >>> inventory = gacprof.scan("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> inventory.layout, len(inventory.dims)
+    ('asvd', 17)
+    >>> inventory.dim("model.layers.0.self_attn.v_proj:rank").size
+    76
     """
     weights = Path(path)
     if weights.is_dir():

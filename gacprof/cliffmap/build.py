@@ -58,6 +58,13 @@ def build_map(
         Where there is no such run.
     MapError
         Where nothing was measured in it, or the file holds a map of another tolerance.
+
+    Examples
+    --------
+    >>> cliff_map = gacprof.build_map("tests/fixtures/h200/quick", out="quick.json")
+    >>> curve = cliff_map.curves[1]
+    >>> curve.axis.dim, curve.axis.fixed, curve.multiple
+    ('N', {'M': 512, 'K': 1024}, 8)
     """
     if isinstance(run, str | Path):
         out = out or Path(run) / MAP_FILE

@@ -340,7 +340,13 @@ def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]
 
 
 def shipped_maps() -> list[str]:
-    """The names of the maps that come with gacprof."""
+    """The names of the maps that come with gacprof.
+
+    Examples
+    --------
+    >>> gacprof.shipped_maps()
+    ['a100-published', 'cpu-example', 'h100-published', 'h200-measured', 'h200-paper']
+    """
     return sorted(path.stem for path in MAPS.glob("*.json"))
 
 
@@ -363,6 +369,12 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     ------
     MapError
         Where there is no such map, or it holds times of a virtual GPU.
+
+    Examples
+    --------
+    >>> curve = gacprof.load_map("a100-published").curves[0]
+    >>> curve.axis.operator, curve.axis.dim, curve.multiple
+    ('attention', 'head_dim', 16)
     """
     path = Path(name_or_path)
     if path.is_dir():

@@ -69,6 +69,12 @@ def align(
         The source knows no size of such a product.
     PlanError
         The sequences do not fit each other, a dim has no safe size, or none fits the budget.
+
+    Examples
+    --------
+    >>> ranks, weights = [107, 93, 121], [(1024, 1024)] * 3
+    >>> gacprof.align(ranks, [1.0, 1.0, 1.0], weights, "h100")  # all weights matter alike
+    [112, 112, 96]
     """
     size_source = open_source(source)
     curves: list[float | list[float]] = [np.asarray(score, float).tolist() for score in scores]

@@ -60,6 +60,15 @@ def diagnose(
     Raises
     ------
     CheckpointError, MapError, ConfigError
+
+    Examples
+    --------
+    >>> diagnosis = gacprof.diagnose("tests/fixtures/checkpoints/asvd_mha_r1", "h100")
+    >>> finding = diagnosis.dims[0]
+    >>> finding.dim.size, finding.action, finding.target_size
+    (76, 'pad', 80)
+    >>> diagnosis.counts["misaligned"]
+    12
     """
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)

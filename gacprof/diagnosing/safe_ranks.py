@@ -47,6 +47,14 @@ def safe_ranks(
     ------
     MapError
         Where the source knows no rank of such a pair.
+
+    Examples
+    --------
+    >>> gacprof.safe_ranks((1024, 1024), "h100", low=80, high=128)
+    [80, 96, 112, 128]
+    >>> # of one CPU, measured
+    >>> gacprof.safe_ranks((1024, 1024), "cpu-example", low=80, high=128)
+    [80, 82, 83, 84, 86, 88, 89, 90, 96, 112, 128]
     """
     shape = getattr(layer, "shape", layer)
     if hasattr(layer, "in_features"):

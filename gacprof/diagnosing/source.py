@@ -20,7 +20,13 @@ NOT_ASKED = "unknown, the dispatcher was not asked"
 
 def open_source(source: SizeSource | str | Path) -> SizeSource:
     """Return the source of sizes that a name stands for: a map (shipped name, file or run folder),
-    or the rules of a GPU of the data sheet (``h100``). Raises :class:`ConfigError` for neither."""
+    or the rules of a GPU of the data sheet (``h100``). Raises :class:`ConfigError` for neither.
+
+    Examples
+    --------
+    >>> gacprof.open_source("h100").head_dim(107, 32, 8, "bfloat16").verdict
+    'misaligned'
+    """
     if not isinstance(source, str | Path):
         return source
     from gacprof.cliffmap.cliffmap import is_map, load_map

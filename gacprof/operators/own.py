@@ -64,11 +64,7 @@ def operator(
     flops: Callable[..., int] = lambda **dims: 0,
     **shapes: Shape,
 ) -> Callable[[Callable[..., Any]], OwnOperator]:
-    """Make a function of tensors an operator that suites know by its name::
-
-        @gacprof.operator(x=("M", "K"), w=("N", "K"))
-        def gelu_linear(x, w):
-            return torch.nn.functional.gelu(x @ w.T)
+    """Make a function of tensors an operator that suites know by its name.
 
     Parameters
     ----------
@@ -88,6 +84,14 @@ def operator(
     ------
     MeasurementError
         For the name of an operator of gacprof's.
+
+    Examples
+    --------
+    >>> @gacprof.operator(x=("M", "K"), w=("N", "K"))
+    ... def gelu_linear(x, w):
+    ...     return torch.nn.functional.gelu(x @ w.T)
+    >>> gelu_linear.dims  # those that a suite names
+    ('M', 'K', 'N')
     """
 
     def decorate(function: Callable[..., Any]) -> OwnOperator:

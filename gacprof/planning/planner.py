@@ -114,6 +114,14 @@ def plan(
     Raises
     ------
     PlanError, CheckpointError, MapError, ConfigError
+
+    Examples
+    --------
+    >>> plan = gacprof.plan("tests/fixtures/checkpoints/asvd_mha_r1", "h100", objective="pad")
+    >>> plan.sizes["model.layers.0.mlp.gate_proj:rank"]  # 149 before
+    160
+    >>> plan.parameters  # before and after
+    (2754848, 2828032)
     """
     require_within("multiple", multiple, MAX_MULTIPLE)
     require_within("window", window, MAX_SEARCH)

@@ -21,6 +21,13 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
     Parameters that change are new objects: an optimiser needs them anew. The config, which has one
     width for all layers, changes as far as it can say the new sizes.
+
+    Examples
+    --------
+    >>> model = gacprof.load_model("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> model = gacprof.realign_model(model, "pad8")
+    >>> model.model.layers[0].self_attn.v_proj.inner.weight.shape[0]  # 76 before
+    80
     """
     inventory = inventory_of(model)
     if inventory.is_quantised:  # its layers keep sizes of their own, which nobody read

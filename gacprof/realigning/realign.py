@@ -73,6 +73,13 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
         A dim may not change; the checkpoint is incomplete; the output would lie in it.
     FileExistsError
         ``out`` exists.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> aligned = gacprof.realign(model, "pad8", "aligned")
+    >>> gacprof.scan(model).dims[0].size, gacprof.scan(aligned).dims[0].size
+    (76, 80)
     """
     inventory = inventory_of(checkpoint)
     target = Path(out)

@@ -95,6 +95,12 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
     ------
     MeasurementError
         Names the file and the key at fault.
+
+    Examples
+    --------
+    >>> axis = gacprof.load_suite("quick").axes[0]
+    >>> axis.operator, axis.dim, axis.fixed
+    ('linear', 'N', {'M': 1, 'K': 1024})
     """
     path = Path(name_or_path)
     if str(path) in shipped_suites():
