@@ -1,4 +1,4 @@
-"""The verb ``pareto``: plans over several budgets side by side."""
+"""The verb ``pareto``: compare plans at several budgets."""
 
 from __future__ import annotations
 
