@@ -20,7 +20,7 @@ from gacprof.workload.deployment import Tokens
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
 NEIGHBOURS = 2  # safe sizes on either side of a size
-# by how much a share may pass 1: cumulated in half precision, a sum is off by about as much
+# by how much a share may pass 1: the error of a sum cumulated in half precision
 SHARE_ERROR = 1e-3
 
 
@@ -97,7 +97,7 @@ def align(
             sizes = [size for size in sizes if size < len(score)]
             values.append([score[size] for size in sizes])
         else:
-            # Eq. 4 is linear: with more on offer it would send every dim to the end of its window
+            # Eq. 4 is linear: of more sizes it would always choose the window's first or last
             below = [size for size in sizes if size < dim][-NEIGHBOURS:]
             sizes = below + [size for size in sizes if size >= dim][:NEIGHBOURS]
             values.append([score * unit * (size - dim) for size in sizes])
