@@ -1,4 +1,4 @@
-"""The GPUs at hand, beside those of the data sheet."""
+"""List the GPUs at hand, beside those of the data sheet."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def sweep(
 
 def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:
     """Open a new run folder, or the one that this sweep began, for writing. Raises
-    :class:`MeasurementError` for other axes, another device, or where a sweep in it still runs."""
+    :class:`MeasurementError` for other axes, another device, or where a sweep still runs in it."""
     if not resume:
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)
@@ -146,7 +146,7 @@ def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool)
 
 
 def show_progress(done: int, curves: int, spent: float) -> None:
-    """Rewrite a line on standard error; nothing where that is a file."""
+    """Rewrite a line on standard error; write nothing where that is a file."""
     if sys.stderr.isatty():
         budget = f", {spent:.0%} of the budget" if spent else ""
         text = f"\r{done} of {curves} curves are decided{budget} "
