@@ -1,4 +1,4 @@
-"""A checkpoint of any layout as a transformers model, every weight accounted for.
+"""Build a checkpoint of any layout as a transformers model, every weight accounted for.
 
 The model is built from its config on the meta device; then every layer that the checkpoint has
 differently (factored, narrower, sliced) takes its place. No code that a checkpoint brings is run.
