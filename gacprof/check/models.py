@@ -102,7 +102,7 @@ class Workload:
         raise NotImplementedError
 
     def time_us(self) -> float:
-        """Duration of one run on its device."""
+        """Return the duration of one run on its device."""
         with torch.inference_mode():
             self.prepare()
             synchronize(self.ids.device)

@@ -166,7 +166,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules made inside have parameters without memory, and buffers with their values."""
+    """Give modules made in the block parameters without memory, and buffers with their values."""
     # torch.device("meta") would take the buffers too, whose values no file has
     register = nn.Module.register_parameter
 

@@ -51,7 +51,7 @@ class Inert:
         self.items[key] = value
 
     def append(self, value: Any) -> None:
-        """Items of lists and sets are not kept."""
+        """Drop the item: those of lists and sets are not kept."""
 
     extend = add = append
 
@@ -178,7 +178,7 @@ def _items(value: Any) -> dict[Any, Any]:
 
 
 def _modules(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every module by its name and a dot; a state dict is one module."""
+    """Yield every module with its name and a dot; a state dict is one module."""
     yield prefix, module
     for name, child in _items(_items(module).get("_modules")).items():
         if _is_module(child):

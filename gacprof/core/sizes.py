@@ -147,7 +147,7 @@ class Use:
     weight: float = 1.0
 
     def at(self, size: int) -> tuple[int, int] | None:
-        """(N, K) at a size of the dim; None where the TP ranks cannot share it evenly."""
+        """Return (N, K) at a size of the dim; None where the TP ranks cannot share it evenly."""
         n, k = self.N.at(size), self.K.at(size)
         if n is None or k is None:
             return None

@@ -131,7 +131,7 @@ class CudaDevice:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """On this device and stream; torch's TF32 switch is left as it was."""
+        """Run the block on this device and stream, and leave torch's TF32 switch as it was."""
         tf32 = torch.backends.cuda.matmul.allow_tf32
         try:
             with torch.cuda.stream(self._stream), torch.inference_mode(), no_collection():

@@ -77,8 +77,9 @@ class TimedGraph:
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
-    """About how long a call takes that the host enqueues, in so long, while the device sleeps. It
-    was called before. Raises where it waits for the device, which no graph can hold."""
+    """Return about how long a call takes, from calls enqueued by the host (in ``enqueue_us`` each)
+    while the device sleeps. It was called before. Raises where it waits for the device, which no
+    graph can hold."""
     with refusing_waits():  # only now: first calls may wait, to load modules
         call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -148,7 +148,8 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """N and K of a module's products on all ranks together, a merged rank as it is stored."""
+        """Return N and K of a module's products on all ranks together, a merged rank as it is
+        stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
