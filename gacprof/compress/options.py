@@ -63,7 +63,7 @@ def choose(
     smallest = sum(min(row) for row in takes)
     if smallest > room:
         raise PlanError(
-            f"the sizes on offer take {smallest:,} parameters at least, and the ratio leaves "
+            f"the smallest candidates take {smallest:,} parameters, and the ratio leaves "
             f"{room:,}: name a smaller ratio or multiple, or a source that knows smaller sizes"
         )
     solution = solve(values, [(takes, room)])

@@ -68,8 +68,9 @@ SERVE = {
 
 @dataclass(frozen=True)
 class Exported(Result):
-    """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
-    transformers' logits from ours over the largest logit, None where not checked."""
+    """An exported folder. ``serve`` says how each engine loads it; ``max_error`` is the largest
+    difference of transformers' logits from gacprof's over the largest logit, None where not
+    checked."""
 
     schema: ClassVar[str] = "gacprof.Exported/1"
 

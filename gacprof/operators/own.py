@@ -1,7 +1,7 @@
-"""A function of yours as an operator: its cliffs, by the same blocks as any other's.
+"""Make a user's function an operator, whose cliffs are measured as any other's.
 
-Put the function at the top level of a module or of a script whose work stands under
-``if __name__ == "__main__"``: worker processes import it from there.
+Put the function at the top level of a module or of a script whose work stands under ``if __name__
+== "__main__"``: worker processes import it from there.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
     light, heavy = options.best(-costs, -values), options.best(values, costs)
     if costs[light].sum() > most:
         raise PlanError(
-            f"the sizes on offer take {costs[light].sum():,.0f} at least, and the limit is "
+            f"the smallest candidates take {costs[light].sum():,.0f}, and the limit is "
             f"{most:,.0f}: raise it, or widen the window"
         )
     bound = options.value(heavy)

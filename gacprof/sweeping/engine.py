@@ -72,7 +72,7 @@ def measure(
 
 
 def require_budget(budget_s: float | None) -> None:
-    """Raise :class:`MeasurementError` for seconds that are none."""
+    """Raise :class:`MeasurementError` for a budget that is no positive number of seconds."""
     if budget_s is not None and not budget_s > 0:
         raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
 

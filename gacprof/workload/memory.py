@@ -51,8 +51,8 @@ def weight_bits(storage: Storage) -> float:
 
 
 def layer_counts(sizes: ConfigSizes) -> Counter[str]:
-    """Return how many layers have a block of each kind (``mlp``), where those differ the first,
-    second … of them (``mlp 0``); nothing where the config doesn't say it."""
+    """Return how many layers have a block of each kind (``mlp``; ``mlp 0``, ``mlp 1`` … where its
+    widths differ); nothing where the config doesn't say it."""
     values, layers = sizes.values, sizes.get("layers")
     listed = [values.get(key) for key in LAYERS["kinds"] if isinstance(values.get(key), list | str)]
     interval = stated_size(values, ["full_attention_interval"])
@@ -72,7 +72,7 @@ def layer_counts(sizes: ConfigSizes) -> Counter[str]:
     widths = values.get("intermediate_size")
     if isinstance(widths, list):
         counts.update({f"mlp {i}": widths.count(w) for i, w in enumerate(mlp_widths(sizes))})
-    # a config is silent where the head is the embedding, as transformers is
+    # silence means that the head is the embedding, as in transformers
     head = int(values.get("tie_word_embeddings") is False)
     counts.update({"shared": counts["moe"], "": 1, "head": head})
     return counts if layers else Counter()
