@@ -34,7 +34,7 @@ def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
 
 
 def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
-    """Return whether cuDNN may serve the point, also where PyTorch's choice is not known."""
+    """Return whether cuDNN may serve the point: true where PyTorch's choice is not known."""
     chosen = point.flags.get("backend", "none")  # only attention has one
     if chosen != "auto":
         return chosen == "cudnn"
