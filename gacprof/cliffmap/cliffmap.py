@@ -381,6 +381,8 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     >>> curve = gacprof.load_map("a100-published").curves[0]
     >>> curve.axis.operator, curve.axis.dim, curve.multiple
     ('attention', 'head_dim', 16)
+    >>> curve.by_size[107].verdict
+    'misaligned'
     """
     path = Path(name_or_path)
     if path.is_dir():
