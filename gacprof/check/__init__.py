@@ -1,1 +1,1 @@
-"""Two models beside each other: the same function, their speed, their perplexity."""
+"""Compare models: whether they are the same function, their speed, their perplexity."""

@@ -1,9 +1,9 @@
-"""Faster? Several checkpoints, the same workloads, interleaved in random order on one device.
+"""Time checkpoints side by side: the same workloads, interleaved in random order on one device.
 
 A round runs every model once at every workload, and a copy of the first: the A/A replicate, whose
-difference from its original is the bench's own error. Models are compared within a round: whatever
-the machine does to all of it cancels. A GPU is also timed by a captured CUDA graph, since it
-decodes small models as fast as the host launches kernels.
+difference from its original is the bench's own error. Models are compared within a round: what
+slows the whole round cancels. A GPU is also timed by a captured CUDA graph, since otherwise it
+decodes small models only as fast as the host launches kernels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from gacprof.devices.environment import read_environment
 
 WARM_UP_ROUNDS = 2
 MAX_SECONDS = 86_400.0  # a day
-FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their own spread
+FEWEST_ROUNDS = 8  # even if the seconds are over: fewer tell little of their spread
 # No verdict on less: a model differs from itself by where its weights lie. On an H200 it was
 # 0.24 % in a captured decode, and single products at two addresses by up to 1 % (reports/noise.md).
 MIN_DIFFERENCE = 0.01
@@ -56,14 +56,14 @@ BenchVerdict = Literal["reference", "faster", "slower", "undecided"]
 
 @dataclass(frozen=True)
 class Timing:
-    """A model at a workload.
+    """A model's times at a workload.
 
     ``latency_us`` is that of the prompt, or of one decoded token; ``ratio`` is the time over the
     first model's (below 1 is faster), with 95 % intervals; ``times_us`` are the rounds. The verdict
     is decided where the whole interval of the ratio is further from 1 than the bounds of the
     replicate's at this workload, and than 1 %. ``busy_share`` is the share of the time in which
-    kernels ran, by a trace (a captured step's as the host launches it); None where no trace saw
-    them all.
+    kernels ran, by a trace (for a captured step, of the same step launched by the host); None where
+    no trace saw them all.
     """
 
     model: str
@@ -77,9 +77,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class BenchResult(Table):
-    """``timings`` by workload and model, the first model first; ``replicates`` are its A/A
-    replicate at each workload, whose verdict is undecided by that rule. ``not_captured`` is why the
-    captured workload is missing on a CUDA device, else empty."""
+    """The times of models. ``timings`` are by workload and model, the first model first;
+    ``replicates`` are the first model's A/A replicate at each workload, whose verdict is undecided
+    by that rule. ``not_captured`` is why the captured workload is missing on a CUDA device, else
+    empty."""
 
     schema: ClassVar[str] = "gacprof.BenchResult/1"
     rows_in: ClassVar[str] = "timings"
@@ -201,7 +202,8 @@ def bench(
 def run_rounds(
     models: Sequence[nn.Module], workloads: dict[str, Sequence[Workload]], seconds: float
 ) -> dict[str, np.ndarray]:
-    """Times [rounds, models] in µs of every workload, rounds taken until the time is over."""
+    """Return times [rounds, models] in µs of every workload, from rounds run until the time is
+    over."""
     draw = random.Random(SEED)
     rounds: dict[str, list[list[float]]] = {name: [] for name in workloads}
     number = 0
@@ -234,8 +236,9 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
 
 
 def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[Timing]:
-    """The models' timings and last the replicate's, from times [rounds, models and replicate]:
-    models are compared with the mean of the first and its replicate, that one with the first."""
+    """Return the models' timings and last the replicate's, from times [rounds, models and
+    replicate]. Models are compared with the mean of the first and its replicate, the replicate with
+    the first."""
     # In logs a model twice as fast and one twice as slow are equally far from 1
     logs = np.log(times_us)
     # Two runs of the reference: their mean has less noise than either
@@ -263,7 +266,7 @@ def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[T
 
 
 def mean_interval(values: np.ndarray) -> Interval:
-    """Trimmed mean of one value a round, with Student's interval (Yuen's)."""
+    """Return the trimmed mean of one value a round, with Student's interval (Yuen's)."""
     mean = float(stats.trim_mean(values, TRIMMED))
     low, high = stats.mstats.trimmed_mean_ci(values, (TRIMMED, TRIMMED), alpha=1 - CONFIDENCE)
     return Interval(float(low), mean, float(high))

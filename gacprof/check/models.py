@@ -29,7 +29,8 @@ Checkpoint = str | Path | Inventory  # a folder or weights file of any layout, o
 
 
 def torch_device(name: str | None) -> torch.device:
-    """The device of that name; by default the accelerator where there is one, else the CPU."""
+    """Return the device of that name; by default the accelerator where there is one, else the
+    CPU."""
     if name is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")
@@ -42,7 +43,7 @@ def torch_device(name: str | None) -> torch.device:
 
 
 def common_dtype(checkpoints: Sequence[Checkpoint]) -> str:
-    """The widest type that the checkpoints store and models are computed in."""
+    """Return the widest type that the checkpoints store and models are computed in."""
     stored = map(widest_dtype, map(inventory_of, checkpoints))
     return dtype_name(reduce(torch.promote_types, stored))
 
@@ -54,13 +55,13 @@ def synchronize(device: torch.device) -> None:
 
 
 def vocabulary(model: nn.Module) -> int:
-    """The number of token ids that a model knows."""
+    """Return the number of token ids that a model knows."""
     config: Any = model.config
     return int(config.get_text_config().vocab_size)
 
 
 def random_ids(tokens_known: int, shape: tuple[int, int]) -> torch.Tensor:
-    """Token ids [sequences, tokens] below ``tokens_known``, the same on every run."""
+    """Return token ids [sequences, tokens] below ``tokens_known``, the same on every run."""
     # Drawn on the CPU: each device's generator gives other numbers
     return torch.randint(tokens_known, shape, generator=torch.Generator().manual_seed(SEED))
 
@@ -76,7 +77,7 @@ def loaded(checkpoint: Checkpoint, dtype: str, device: torch.device) -> nn.Modul
 
 
 def short_names(checkpoints: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """Each path's last part, numbered where two are the same."""
+    """Return each path's last part, numbered where two are equal."""
     names = [Path(inventory_of(c).path).resolve().name for c in checkpoints]
     return tuple(
         f"{name} ({names[: i + 1].count(name)})" if names.count(name) > 1 else name
@@ -97,11 +98,11 @@ class Workload:
         """Leave the state that each run starts from; not timed. A prefill needs nothing."""
 
     def run(self) -> None:
-        """The work that is timed."""
+        """Return the work that is timed."""
         raise NotImplementedError
 
     def time_us(self) -> float:
-        """Duration of one run on its device."""
+        """Return the duration of one run on its device."""
         with torch.inference_mode():
             self.prepare()
             synchronize(self.ids.device)

@@ -1,8 +1,8 @@
-"""How good? The perplexity of checkpoints on the same tokens of a text, compared window by window.
+"""Compare the perplexity of checkpoints on the same tokens of a text, window by window.
 
-A window slides over the text by ``stride`` tokens, and of each only the predictions count that no
-earlier one made. Windows are hard for all models alike, so differences are taken window by window,
-and the interval is that of their mean.
+A window slides over the text by ``stride`` tokens; only predictions that no earlier window made
+count. Windows are hard for all models alike, so differences are taken window by window, and the
+interval is that of their mean.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from gacprof.core.sizes import Interval
 
 @dataclass(frozen=True)
 class Perplexity:
-    """One model on the text: ``value`` is exp of the mean negative log-likelihood over all
-    predictions, ``change`` that over the first model's, minus 1, with its 95 % interval (None for
-    fewer than two windows). ``nats`` are the windows' sums."""
+    """A model's perplexity on the text: ``value`` is exp of the mean negative log-likelihood over
+    all predictions, ``change`` that over the first model's, minus 1, with its 95 % interval (None
+    for fewer than two windows). ``nats`` are the windows' sums."""
 
     model: str
     value: float
@@ -49,7 +49,8 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Perplexities(Table):
-    """Models on the same ``tokens`` of a text; ``predictions`` are those of each window."""
+    """The perplexities of models on the same ``tokens`` of a text; ``predictions`` are those of
+    each window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
     rows_in: ClassVar[str] = "models"
@@ -140,7 +141,7 @@ def perplexity(
 
 
 def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
-    """The folder of the first checkpoint that has a tokenizer."""
+    """Return the folder of the first checkpoint that has a tokenizer."""
     for inventory in map(inventory_of, checkpoints):
         if any(name.startswith("tokenizer") for name in inventory.side_files):
             return inventory.folder
@@ -148,7 +149,7 @@ def tokenizer_folder(checkpoints: Sequence[Checkpoint]) -> str:
 
 
 def encode(folder: str | Path, text: str) -> torch.Tensor:
-    """Token ids [tokens] of a text, behind the tokenizer's first one if it sets it."""
+    """Return token ids [tokens] of a text, behind the tokenizer's first one if it sets it."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
@@ -162,7 +163,7 @@ def encode(folder: str | Path, text: str) -> torch.Tensor:
 
 
 def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
-    """The windows over a text; their predictions are each of its tokens but the first, once."""
+    """Return the windows over a text; together they predict every token but the first, once."""
     last = tokens - 1
     windows = [(0, min(window, last), 0)]
     for start in range(stride, last - window + stride, stride):
@@ -172,7 +173,7 @@ def sliding_windows(tokens: int, window: int, stride: int) -> list[Window]:
 
 @torch.inference_mode()
 def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
-    """Negative log-likelihood of a window's predictions that count, in nats."""
+    """Return the negative log-likelihood of a window's predictions that count, in nats."""
     start, end, first = window
     logits = model(input_ids=ids[None, start:end], use_cache=False).logits[0, first:]
     targets = ids[start + first + 1 : end + 1]
@@ -181,7 +182,8 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
-    """Relative change of a perplexity, with Student's interval from the windows' residuals."""
+    """Return the relative change of a perplexity, with Student's interval from the windows'
+    residuals."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
     # A window counts by its predictions, of which the first has more and the last fewer

@@ -1,4 +1,4 @@
-"""Same function? Two checkpoints: weights entry by entry, logits on the same tokens.
+"""Check that two checkpoints are the same function: weights entry by entry, then logits.
 
 Rounding hides small differences, and a few tokens reach neither every row of an embedding nor every
 expert or neuron. So weights are compared first; where they differ, logits can show that the
@@ -41,7 +41,7 @@ VerifyVerdict = Literal["same", "different", "undecided"]
 
 @dataclass(frozen=True)
 class LogitErrors:
-    """By how much two models' logits differ on the same tokens; None where nothing was run."""
+    """The differences of two models' logits on the same tokens; None where nothing was run."""
 
     positions: int = 0
     """How many tokens have their logits compared."""
@@ -61,7 +61,7 @@ class LogitErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class Verification(LogitErrors, Result):
-    """Whether two checkpoints are the same function, and what that rests on.
+    """A verdict on whether two checkpoints are the same function, and what it rests on.
 
     They are ``different`` where logits differ by more than rounding; ``undecided`` where they do
     not, but ``differing`` names tensors, or keys of the config that do not follow from sizes.
@@ -122,6 +122,14 @@ def verify(
         A checkpoint is no model, has logits that are not finite, or another vocabulary.
     ConfigError
         The dtype is none of float32, bfloat16 and float16, or there are no tokens.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> aligned = gacprof.realign(model, "pad8", "padded")
+    >>> verification = gacprof.verify(model, aligned)
+    >>> verification.ok, verification.padded  # the tensors that zeros were added to
+    (True, 24)
     """
     computed = dtype_name(dtype)
     require_one_of("dtype of verify", computed, WIDER)
@@ -184,7 +192,7 @@ def differing_settings(inventory: Inventory, other: Inventory) -> list[str]:
 
 
 def contradicted_widths(inventory: Inventory) -> set[str]:
-    """Return the numbers of a config that say another width than all of its layers have."""
+    """Return the numbers of a config that differ from the width that all of its layers have."""
     keys = width_keys(inventory.config, inventory.dims)
     return {key.name for key in keys if not key.is_true and key.value_at({}) is not None}
 
@@ -198,7 +206,8 @@ def compare_logits(
     dtype: str,
     device: torch.device,
 ) -> LogitErrors:
-    """Compare logits on the same tokens; each model runs again, wider, which tells its rounding."""
+    """Compare logits on the same tokens. Each model also runs in a wider type, which tells its
+    rounding."""
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
     if logits.shape != expected.shape:
@@ -208,7 +217,7 @@ def compare_logits(
         )
     if not expected.numel():
         return LogitErrors()
-    # Products of factors may have been rounded to a type coarser than the computation's
+    # Products of factors may have been rounded to a coarser type than the one computed in
     rounding = {name: torch.finfo(torch_dtype(name)).eps for name in (dtype, *merged)}
     coarsest = max(rounding, key=rounding.__getitem__)
     second_dtype = WIDER[dtype] if coarsest == dtype else coarsest

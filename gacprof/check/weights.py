@@ -23,9 +23,9 @@ from gacprof.realigning.values import NewValues, as_bytes
 def compare_weights(inventory: Inventory, other: Inventory) -> tuple[int, int, list[str], set[str]]:
     """Compare all tensors of two checkpoints but those that a model makes for itself.
 
-    Returns how many are equal, and how many but for zeros where dims are larger; the stored types
-    of layers that are factored in one checkpoint and multiplied out in the other; and the names of
-    all other tensors, of either one.
+    Returns how many are equal; how many are equal but for zeros where dims are larger; the stored
+    types of layers that are factored in one checkpoint and multiplied out in the other; and the
+    names of all other tensors, of either one.
     """
     sides = padded(inventory, other), padded(other, inventory)
     stored = own_names(inventory), own_names(other)
@@ -79,7 +79,7 @@ def padded(inventory: Inventory, other: Inventory) -> NewValues:
 
 
 def is_product(dense: tuple[NewValues, Module], factored: tuple[NewValues, Module]) -> bool:
-    """Tell whether a weight and its bias are factors multiplied out, rounded once to its type."""
+    """Return whether a weight and its bias are factors multiplied out, rounded once to its type."""
     stored = torch.cat([dense[0].changed(name).flatten() for name in dense[1].parameters])
     inner, *others = [factored[0].changed(name).double() for name in factored[1].parameters]
     count = len(factored[1].gemms) - 1

@@ -1,4 +1,4 @@
-"""Configs: true to what a checkpoint's model computes, and true after its dims were resized."""
+"""Keep configs true to what a checkpoint's model computes, also after its dims were resized."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def config_with_groups(config: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _with_groups(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """A quantization_config with groups of a size; of compressed-tensors' those of weights."""
+    """Return a quantization_config with groups of a size; in compressed-tensors, for weights
+    only."""
     if "config_groups" not in stated:
         key = "q_group_size" if "q_group_size" in stated else "group_size"
         return {**stated, key: size}
@@ -74,11 +75,12 @@ def _with_groups(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
-    """Return why a checkpoint cannot have these sizes; of merges ``merge_refusal`` says it.
+    """Return why a checkpoint cannot have these sizes; for merges see ``merge_refusal``.
 
-    A number that says widths truly must say them afterwards too, but for a decoder's dense MLPs:
-    ``load_model`` and ``export`` build layers that differ. A number by layer or module that is the
-    old size of a dim of this layer must not stay behind; the rank tables of ``FACTORS`` follow.
+    A number that states widths rightly has to state them afterwards too, but for a decoder's dense
+    MLPs: ``load_model`` and ``export`` build layers that differ. A number by layer or module that
+    is the old size of a dim of this layer must not stay behind; the rank tables of ``FACTORS``
+    follow.
     """
     for name, size in sizes.items():
         dim = inventory.dim(name)
@@ -104,7 +106,8 @@ def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 def _with_ranks(
     config: Mapping[str, Any], row: Factors, inventory: Inventory, sizes: NewSizes
 ) -> dict[str, Any]:
-    """The config with a tool's new ranks; a plain model's where nothing is factored any more."""
+    """Return the config with a tool's new ranks; a plain model's where nothing is factored any
+    more."""
     ranks = dict(config[row.rank_key])
     for module in inventory.modules:
         if module.name in ranks and len(module.gemms) > 1:
@@ -136,7 +139,7 @@ def unstated_facts(inventory: Inventory) -> dict[str, Any]:
         theta = modules[name].get("base") or attention.get("rope_theta")
         thetas.add(theta or (LLAMA_ROPE_THETA if is_tools else None))
     thetas.discard(None)
-    # One number has to serve all layers: where they disagree the config's own stays
+    # One number states all layers: where they disagree the config's own stays
     if len(thetas) == 1:
         facts["rope_theta"] = thetas.pop()
         if is_tools:
@@ -177,7 +180,7 @@ def without_code(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _harmless(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config, and every table in it, without the keys that could name code or files."""
+    """Return a config, and every table in it, without the keys that could name code or files."""
     return {
         key: _harmless(value) if isinstance(value, Mapping) else value
         for key, value in config.items()

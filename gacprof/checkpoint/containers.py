@@ -1,4 +1,4 @@
-"""Weights of a folder: the file or index that holds them, and the shards that an index names."""
+"""Find and read a folder's weights: the file or index that holds them, and an index's shards."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def find_weights(folder: Path) -> Path:
 
 
 def check_link(path: Path) -> None:
-    """Raise :class:`CheckpointError` for a link out of its folder: a foreign one could have us copy
-    any file of this machine. Those of the hub's cache lead into ``models--X/blobs``."""
+    """Raise :class:`CheckpointError` for a link out of its folder, by which a foreign checkpoint
+    could have us copy any file of this machine. Links of the hub's cache lead into
+    ``models--X/blobs``."""
     folder, target = path.parent.resolve(), path.resolve()
     caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
     if not any(map(target.is_relative_to, (folder, *caches))):
@@ -100,7 +101,7 @@ def _check_bounds(path: Path, contents: Contents) -> None:
 
 
 def _read_shards(index: Path) -> Contents:
-    """The tensors of all shards that an index names; they stand beside it."""
+    """Return the tensors of all shards that an index names; they stand beside it."""
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} has no weight_map, a shard for each tensor: fetch it again")

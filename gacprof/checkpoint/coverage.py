@@ -1,7 +1,7 @@
-"""What bears a size and was accounted for by nobody: a closed world's gaps.
+"""Find what may hold a size and was not accounted for: the gaps of a closed world.
 
 No answer is *ok* over a gap. A key of a config is accounted for where it was read, or is known to
-bear no size; a matrix where it belongs to a product, or to what is known to be none.
+hold no size; a matrix where it belongs to a product, or to what is known to be none.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Grade = Literal["refused", "wrong", "unknown", "note"]
 
 @dataclass(frozen=True)
 class Gap:
-    """Something that may bear a size, by its ``name``, and in a sentence ``why`` it ends an ok.
+    """A gap: something that may hold a size, by its ``name``, and a sentence ``why`` it ends an ok.
 
     Its ``kind`` is key, contradiction, activation, class, tower, tensor, size, product or storage.
-    A gap is *refused* (or *wrong*) where an engine surely does so, *unknown* where it ends an ok,
-    and else a note.
+    A gap is *refused* (or *wrong*) where an engine surely refuses it (or errs), *unknown* where it
+    ends an ok, and else a note.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Gap:
 
 
 def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
-    """The keys of a config's text part that may bear a size, once its products were made.
+    """Return the keys of a config's text part that may hold a size, once its products were made.
 
     A key is accounted for where ``sizes`` read it or ``neutral.toml`` lists it.
     """
@@ -75,7 +75,8 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
 
 
 def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
-    """Numbers of a config that contradict each other, as tools leave them that change one alone."""
+    """Return numbers of a config that contradict each other, as tools leave them that change one
+    alone."""
     heads = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
     width = sizes.get("mamba_d_ssm") or sizes.get("mamba_expand") * sizes.get("hidden_size")
     if heads and width and heads != width:  # the models' own configs refuse it
@@ -108,7 +109,7 @@ def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
 
 
 def rotation_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
-    """Lists of a rotary embedding that have another length than half of what is rotated."""
+    """Return lists of a rotary embedding whose length is not half of what is rotated."""
     whole = sizes.get("qk_rope_head_dim") or sizes.get("head_dim")
     for key in ROPE_TABLES:
         table = sizes.values.get(key)
@@ -127,7 +128,7 @@ def rotation_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
 
 
 def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
-    """Activations, kinds of rotary embedding and kinds of layers that nobody looked at."""
+    """Return activations, kinds of rotary embedding and kinds of layers that nobody looked at."""
     for key in ACTIVATIONS:
         for word in unlisted(values.get(key), "activations"):
             yield Gap("activation", key, f"the {key} {word} was not looked at")
@@ -146,13 +147,13 @@ def word_gaps(values: Mapping[str, Any]) -> Iterator[Gap]:
 
 
 def unlisted(value: Any, row: str) -> list[str]:
-    """The words of a value that a row of ``neutral.toml`` does not list."""
+    """Return the words of a value that a row of ``neutral.toml`` does not list."""
     words = value if isinstance(value, list) else [value]
     return sorted({shown(word) for word in words if word} - set(NEUTRAL[row]))
 
 
 def shown(name: Any) -> str:
-    """A stranger's name in one line that isn't long."""
+    """Return a stranger's name in one line that isn't long."""
     return one_line(str(name)[:MAX_LETTERS])
 
 

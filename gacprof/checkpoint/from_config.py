@@ -1,4 +1,4 @@
-"""An inventory made of a config.json alone: the products of each kind of layer, once.
+"""Build an inventory from a config.json alone: the products of each kind of layer, once.
 
 ``families.toml`` says what a size is called, what a family means by silence, and which linear
 layers a kind of layer has. A size that the config doesn't say is 0; it is never assumed.
@@ -62,10 +62,10 @@ class ReadKeys(dict[str, Any]):
 class ConfigSizes:
     """The sizes that a config names, by plain names whatever its family calls them.
 
-    ``values`` are those of the text part, and the keys that were read of them, ``whole`` the config
-    as it is; ``sizes`` has every size, 0 where nothing says one; ``missing`` collects the config's
-    names of those that a product needs.
-    Raises :class:`ConfigError` for what is no size, and for a config of a compressed model.
+    ``values`` are those of the text part, and remember which keys were read; ``whole`` is the
+    config as it is; ``sizes`` has every size, 0 where nothing says one; ``missing`` collects the
+    config's names of sizes that a product needs. Raises :class:`ConfigError` for what is no size,
+    and for a config of a compressed model.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -108,13 +108,15 @@ class ConfigSizes:
             self.other_attentions = [{n: self.sizes[size] for n, size in TABLES["second"].items()}]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
-        """The heads of a further kind of attention layers: as it states them, or as the first's."""
+        """Return the heads of a further kind of attention layers: as it states them, or as the
+        first kind's."""
         names = ("heads", "kv_heads", "head_dim")
         heads = {name: stated_size(kind, self.fields[name]) or self.sizes[name] for name in names}
         return {"value_dim": self.sizes["v_head_dim"] or heads["head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """All sizes: as stated, else as the family means them, else as they follow from those."""
+        """Return all sizes: as stated, else as the family means them, else as they follow from
+        others."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
@@ -143,17 +145,17 @@ class ConfigSizes:
         return sizes
 
     def with_sizes(self, sizes: Mapping[str, int]) -> ConfigSizes:
-        """The same model with other sizes: the heads of another kind of attention, say."""
+        """Return a copy with other sizes, such as the heads of another kind of attention."""
         other = copy(self)
         other.sizes = {**self.sizes, **sizes}
         return other
 
     def get(self, name: str) -> int:
-        """A size by its plain name; 0 where neither the config nor its family says it."""
+        """Return a size by its plain name; 0 where neither the config nor its family says it."""
         return self.sizes.get(name, 0)
 
     def field(self, name: str) -> str:
-        """The config's own name of a size."""
+        """Return the config's own name of a size."""
         if name.endswith("_width"):
             return self.field(self.family.get(name, ["intermediate_size"])[-1])
         fields = self.fields.get(name, [])
@@ -161,7 +163,8 @@ class ConfigSizes:
         return (*stated, *fields, name)[0]
 
     def side(self, name: str) -> int:
-        """The length of a product's side; 0 where a size of it is missing, which is noted."""
+        """Return the length of a product's side; 0, which is noted, where a size of it is
+        missing."""
         terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.get(size)]
         self.missing += map(self.field, unknown)
@@ -173,7 +176,8 @@ class ConfigSizes:
         return dtype_name(self.values.get("dtype") or self.values.get("torch_dtype") or "bfloat16")
 
     def has_block(self, block: str) -> bool:
-        """Whether the config lists layers with a kind of block, or lists no kinds of layers."""
+        """Return whether the config lists layers with a kind of block, or lists no kinds of
+        layers."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
         kinds = set(map(str, listed)) if isinstance(listed, list) else set()
         of_block = TABLES["layer_kinds"].get(block, kinds)
@@ -185,7 +189,7 @@ class ConfigSizes:
         return self.family.get("mixer") or ("mla" if self.sizes["kv_lora_rank"] else "grouped")
 
     def attention_suffix(self, layer: int) -> str:
-        """What stands behind the names of products of a further kind of attention layers."""
+        """Return what stands behind the names of products of a further kind of attention layers."""
         second = self.family.get("global_attention", "global")
         return ("", f" ({second})")[layer] if layer < 2 else f" (kind {layer + 1})"
 
@@ -196,8 +200,8 @@ class ConfigSizes:
 
 
 def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
-    """Return the inventory of a config's model: one layer of each kind, without tensors and dims.
-    What a product needs and the config doesn't say is added to ``sizes.missing``."""
+    """Build the inventory from a config's sizes: one layer of each kind, without tensors and dims.
+    Adds the names of sizes that a product needs and the config doesn't say to ``sizes.missing``."""
     attentions = []
     if sizes.get("heads") and sizes.mixer == "grouped":
         for layer, heads in enumerate([{}, *sizes.other_attentions]):
@@ -218,7 +222,7 @@ def inventory_of_sizes(sizes: ConfigSizes) -> Inventory:
 
 
 def _modules(sizes: ConfigSizes) -> Iterator[Module]:
-    """The linear layers of each kind of block."""
+    """Return the linear layers of each kind of block."""
     for block in filter(sizes.has_block, _blocks(sizes)):
         kinds = sizes.other_attentions if block == "grouped" else []
         for layer, heads in enumerate([{}, *kinds]):
@@ -231,7 +235,7 @@ def _modules(sizes: ConfigSizes) -> Iterator[Module]:
 
 
 def _of_block(sizes: ConfigSizes, block: str, prefix: str = "") -> Iterator[Module]:
-    """The linear layers of a kind of block that a model of these sizes has."""
+    """Return the linear layers of a kind of block that a model of these sizes has."""
     for row in TABLES["modules"][block]:
         is_there = all(map(sizes.get, row.get("needs", ())))
         if row["role"].endswith("gate"):
@@ -245,7 +249,7 @@ def _of_block(sizes: ConfigSizes, block: str, prefix: str = "") -> Iterator[Modu
 
 
 def _blocks(sizes: ConfigSizes) -> Iterable[str]:
-    """The kinds of blocks that a model may have, by their names in ``families.toml``."""
+    """Return the kinds of blocks that a model may have, by their names in ``families.toml``."""
     blocks = [sizes.mixer, "indexer", "delta_net", "mamba", "per_layer_input"]
     blocks += sizes.family.get("blocks", ())
     if any(field.startswith(("mamba_d_", "ssm_")) for field in sizes.values):
@@ -256,7 +260,8 @@ def _blocks(sizes: ConfigSizes) -> Iterable[str]:
 
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:
-    """The distinct widths of dense MLPs, ascending; [0] where there is one of unknown width."""
+    """Return the distinct widths of dense MLPs, ascending; [0] where there is one of unknown
+    width."""
     family, values, width = sizes.family, sizes.values, sizes.get("mlp_width")
     listed = values.get("intermediate_size")
     if isinstance(listed, list):

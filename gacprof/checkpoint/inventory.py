@@ -1,4 +1,4 @@
-"""A checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
+"""Describe a checkpoint as plain values: its tensors, linear layers, products and adjustable dims.
 
 A layout (``layouts/``) turns :class:`Contents` into an :class:`Inventory`. A :class:`Dim` is a
 dimension that may change without changing the model's interface (a rank, an MLP width), with
@@ -58,7 +58,7 @@ class TensorInfo:
 
     @property
     def stored_at(self) -> object:
-        """The same for tensors that share their bytes (tied embeddings)."""
+        """What tensors have in common that share their bytes (tied embeddings)."""
         return self.file, self.offset or self.name, self.shape, self.stride
 
 
@@ -167,12 +167,12 @@ ALIGNED = 16  # ranks may be padded to a multiple: 16 bytes of an 8-bit type, 32
 
 @dataclass(frozen=True)
 class Dim:
-    """One adjustable dimension, by its ``name`` (``model.layers.0.self_attn.q_proj:rank``).
+    """A dimension that may change, by its ``name`` (``model.layers.0.self_attn.q_proj:rank``).
 
     ``params_per_unit`` is how many parameters one more unit costs. ``padding`` says whether zeros
     keep the function in real arithmetic, ``why`` why they do not. ``ordered`` is true where the
-    trailing entries are the least important, so that cutting them is the best cut, ``never_cut``
-    why it can only be padded. ``dense_size`` of a rank is that of the dense weight where it is
+    trailing entries are the least important, so that cutting them is the best cut, ``never_cut`` is
+    why it can only be padded. ``dense_size`` of a rank is the dense weight's size where that is
     larger, else None. New sizes are multiples of ``step``: a packed word, a group of scales.
     """
 
@@ -232,7 +232,7 @@ class Dim:
 
 @dataclass(frozen=True)
 class Module:
-    """One linear layer of the model as its author names it, dense or as a chain of factors.
+    """A linear layer of the model as its author names it, dense or as a chain of factors.
 
     ``gemms`` are in the order of execution, ``dims`` the names of dims that it takes part in.
     ``role`` is a row of ``workload/roles.toml``, else expert_router, other.
@@ -269,8 +269,8 @@ MIN_GROUP = 16  # inputs that share a scale: no kernel takes fewer
 
 @dataclass(frozen=True)
 class ScaleGroups:
-    """The ``size`` inputs of every quantised weight that share a scale, and the places whose
-    entries are such groups, or number them. ``why``: there can be no finer ones."""
+    """The groups of ``size`` inputs of every quantised weight that share a scale, and the places
+    whose entries are such groups, or number them. ``why``: there can be no finer ones."""
 
     size: int
     places: tuple[Place, ...]
@@ -355,13 +355,13 @@ class Inventory(Contents, Table):
         return list(infos.values())
 
     def dim(self, name: str) -> Dim:
-        """Raises :class:`CheckpointError` for a dim that is not there."""
+        """Return the dim of this name. Raises :class:`CheckpointError` where there is none."""
         if name not in self._dims:
             raise CheckpointError(f"{self.path} has no dim '{name}'")
         return self._dims[name]
 
     def ranks_of(self, module: Module) -> list[Dim]:
-        """The ranks among a module's dims."""
+        """Return the ranks among a module's dims."""
         return [self._dims[name] for name in module.dims if self._dims[name].kind == "rank"]
 
     def merge_refusal(self, module: Module) -> str:

@@ -15,8 +15,9 @@ from gacprof.core.errors import CheckpointError
 
 
 class Factored(nn.Module):
-    """``y = outer(inner(x))`` with inner [r, in] and outer [out, r]; a grouped one has an outer for
-    each group [out/G, rᵢ], which reads its own section of what inner [Σrᵢ, in] gives."""
+    """A linear layer as factors: ``y = outer(inner(x))`` with inner [r, in] and outer [out, r]. A
+    grouped one has an outer for each group [out/G, rᵢ], which reads its own section of what inner
+    [Σrᵢ, in] gives."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()

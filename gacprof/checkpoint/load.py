@@ -1,4 +1,4 @@
-"""A checkpoint of any layout as a transformers model, every weight accounted for.
+"""Build a checkpoint of any layout as a transformers model, every weight accounted for.
 
 The model is built from its config on the meta device; then every layer that the checkpoint has
 differently (factored, narrower, sliced) takes its place. No code that a checkpoint brings is run.
@@ -58,6 +58,12 @@ def load_model(
         quantised weights is not installed.
     ConfigError
         Models are not computed in this dtype.
+
+    Examples
+    --------
+    >>> model = gacprof.load_model("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> type(model).__name__
+    'LlamaForCausalLM'
     """
     inventory = inventory_of(checkpoint)
     target = torch_dtype(dtype or widest_dtype(inventory))
@@ -160,7 +166,7 @@ def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
 
 @contextlib.contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Modules made inside have parameters without memory, and buffers with their values."""
+    """Give modules made in the block parameters without memory, and buffers with their values."""
     # torch.device("meta") would take the buffers too, whose values no file has
     register = nn.Module.register_parameter
 

@@ -16,7 +16,8 @@ from gacprof.core.files import read_object
 def read_model(
     config: str | Path | Mapping[str, Any],
 ) -> tuple[str, Mapping[str, Any], Inventory | None]:
-    """A model's name and config; with a format's file beside it, and the headers of a folder."""
+    """Return a model's name and config, with a format's file beside it, and the headers of a
+    folder."""
     if isinstance(config, Mapping):
         return "config", checked_config("config", config), None
     name, path = str(config), Path(config)

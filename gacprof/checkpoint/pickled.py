@@ -1,4 +1,4 @@
-"""Tensors and attributes of a pickled model or state dict, read without running its code.
+"""Read tensors and attributes of a pickled model or state dict without running its code.
 
 Every class that it names is a stand-in (:class:`Inert`). Those are walked as ``state_dict()`` walks
 modules (torch/nn/modules/module.py). ``torch.save`` writes a zip file of ``<root>/data.pkl`` and a
@@ -32,7 +32,7 @@ _AROUND = ("model", "state_dict", "model_state_dict", "module", "net")  # dicts 
 
 
 class Inert:
-    """Stand-in for an object of any class: what it was called with, its state and its items."""
+    """A stand-in for an object of any class: what it was called with, its state and its items."""
 
     class_name = ""
     args: tuple[Any, ...]
@@ -51,7 +51,7 @@ class Inert:
         self.items[key] = value
 
     def append(self, value: Any) -> None:
-        """Items of lists and sets are not kept."""
+        """Drop the item: those of lists and sets are not kept."""
 
     extend = add = append
 
@@ -99,7 +99,8 @@ class InertUnpickler(pickle._Unpickler):
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> tuple[str, str]:
-        """A storage's key and element type; ``pid`` is ['storage', class, key, location, size]."""
+        """Return a storage's key and element type; ``pid`` is ['storage', class, key, location,
+        size]."""
         _, storage, key, *_ = pid
         if not isinstance(key, str):
             raise TypeError("the key of a storage is no text")
@@ -133,7 +134,7 @@ def read_torch_file(path: Path) -> Contents:
 
 
 def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, range]]:
-    """The pickled model, and where in the file each storage lies."""
+    """Return the pickled model, and where in the file each storage lies."""
     entries = archive.infolist()
     (pickled,) = [e for e in entries if e.filename.rpartition("/")[2] == "data.pkl"]
     if pickled.file_size > MAX_PICKLE_BYTES or any(e.compress_type for e in entries):
@@ -154,7 +155,8 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
 
 
 def _model_in(value: Any) -> Any:
-    """The model or state dict: a pickle's value itself, or an entry of the dict around it."""
+    """Return the model or state dict: a pickle's value itself, or an entry of the dict around
+    it."""
     # A pickle may hold itself: the depth is bounded
     for _ in range(4):
         items = _items(value)
@@ -169,14 +171,14 @@ def _is_module(value: Any) -> bool:
 
 
 def _items(value: Any) -> dict[Any, Any]:
-    """The entries of a dict, of an ordered or defaulting one, or of an object's state."""
+    """Return the entries of a dict, of an ordered or defaulting one, or of an object's state."""
     if isinstance(value, Inert):
         return value.items or _items(value.state)
     return value if isinstance(value, dict) else {}
 
 
 def _modules(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every module by its name and a dot; a state dict is one module."""
+    """Yield every module with its name and a dot; a state dict is one module."""
     yield prefix, module
     for name, child in _items(_items(module).get("_modules")).items():
         if _is_module(child):
@@ -184,7 +186,7 @@ def _modules(module: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _tensors(module: Any) -> dict[str, Inert]:
-    """The tensors of a module or a state dict (torch/_utils.py rebuilds them)."""
+    """Return the tensors of a module or a state dict (torch/_utils.py rebuilds them)."""
     items = _items(module)
     entries = {**items, **_items(items.get("_parameters")), **_items(items.get("_buffers"))}
     transient = items.get("_non_persistent_buffers_set")
@@ -198,7 +200,7 @@ def _tensors(module: Any) -> dict[str, Inert]:
 
 
 def _located(name: str, tensor: Inert, storages: Mapping[str, range], file: str) -> TensorInfo:
-    """A tensor in its storage; ``ValueError`` where it does not fit."""
+    """Return a tensor in its storage; raise ``ValueError`` where it does not fit."""
     while isinstance(tensor.args[0], Inert):  # a parameter is called with its tensor
         tensor = tensor.args[0]
     (key, dtype), start, shape, strides, *rest = tensor.args
@@ -223,13 +225,13 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _scalars(state: Any) -> dict[str, Any]:
-    """A module's own attributes that are numbers or texts."""
+    """Return a module's own attributes that are numbers or texts."""
     items = {str(key): value for key, value in _items(state).items() if _is_scalar(value)}
     return {key: items[key] for key in items if key[:1] != "_" and key != "training"}
 
 
 def _config(config: Any) -> dict[str, Any]:
-    """A pickled ``PretrainedConfig`` as config.json has it; what JSON cannot say is left out."""
+    """Return a pickled ``PretrainedConfig`` as config.json has it, without what JSON cannot say."""
     plain = _scalars(config)
     for key, value in _items(config).items():
         parts = [*value.values(), *value] if isinstance(value, dict) else value

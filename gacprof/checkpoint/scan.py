@@ -1,4 +1,4 @@
-"""From a path, a hub's name or a model in memory to an inventory: headers only."""
+"""Read the inventory of a folder, a hub's model or a model in memory: from headers only."""
 
 from __future__ import annotations
 
@@ -75,6 +75,14 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     ------
     CheckpointError
         Where there is no checkpoint but an adapter, a file is broken, or factors do not fit.
+
+    Examples
+    --------
+    >>> inventory = gacprof.scan("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> inventory.layout, len(inventory.dims)
+    ('asvd', 17)
+    >>> inventory.dim("model.layers.0.self_attn.v_proj:rank").size
+    76
     """
     weights = Path(path)
     if weights.is_dir():
@@ -124,7 +132,7 @@ def format_files(folder: Path) -> list[str]:
 
 
 def format_beside(folder: Path) -> Mapping[str, Any]:
-    """The quantisation that stands in a file of its own beside a config.json."""
+    """Return the quantisation that stands in a file of its own beside a config.json."""
     for name in format_files(folder):
         stated = read_json_object(folder / name)
         return {"quantization_config": {"quant_method": FORMAT_FILES[name], **stated}}
@@ -141,7 +149,7 @@ def inventory_of(checkpoint: str | Path | Inventory | nn.Module) -> Inventory:
 
 
 def _inventory_of_model(model: nn.Module) -> Inventory:
-    """What :func:`scan` would say of a model if it were saved."""
+    """Return what :func:`scan` would say of a model if it were saved."""
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = TensorInfo(
@@ -149,7 +157,7 @@ def _inventory_of_model(model: nn.Module) -> Inventory:
             shape=tuple(tensor.shape),
             dtype=str(tensor.dtype).removeprefix("torch."),
             file="<memory>",
-            offset=None if tensor.is_meta else tensor.data_ptr(),  # tied ones are seen to be one
+            offset=None if tensor.is_meta else tensor.data_ptr(),  # equal for tied tensors
             nbytes=tensor.numel() * tensor.element_size(),
             stride=None if tensor.is_contiguous() else tuple(tensor.stride()),
         )

@@ -1,4 +1,4 @@
-"""What a config states of single layers: the blocks of a Puzzle model, a table of layers."""
+"""Read what a config states of single layers: the blocks of a Puzzle model, a table of layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]
 
 
 def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The fields of each layer, where a config states some layer by layer."""
+    """Return the fields of each layer, where a config states some layer by layer."""
     blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
     if isinstance(blocks, list):
         layers = [_puzzle_layer(block, values) for block in blocks]
@@ -58,8 +58,8 @@ def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _puzzle_layer(block: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a layer that a block describes, but of parts left out; 0 where it doesn't say
-    one, or says more than is known."""
+    """Return the fields of a layer that a block describes, without parts left out; 0 where it
+    doesn't say one, or says more than is known."""
     stated = {path: value for path, value in leaves(block).items() if value}
     if not all(isinstance(value, PUZZLE.get(path, ())) for path, value in stated.items()):
         return {"block_configs": 0}

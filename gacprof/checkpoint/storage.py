@@ -30,7 +30,7 @@ ModelOpt's hf_quant_config.json, which do not name it."""
 AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
 MAX_GROUP = 1 << 20  # inputs; published layers have 2^16
-PLAIN_BITS = 16  # with so many a rule leaves a module as it is
+PLAIN_BITS = 16  # a rule with this many leaves a module as it is
 FP8_CACHE = r".*fp8|(?!.*'int').*'num_bits': 8"
 CT_CACHE = r"(?!.*('int'|'dynamic': true))(?=.*_bits': 8)(?=.*'tensor').*'symmetric': true"
 """The scheme of an FP8 cache that engines take from compressed-tensors: a scale a tensor."""
@@ -42,7 +42,7 @@ FORMATS = row_of_word(TABLES["formats"])
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """One way to store weights. ``form`` is a row of ``formats.toml``, ``name`` as it was called.
+    """A way to store weights. ``form`` is a row of ``formats.toml``, ``name`` as it was called.
 
     ``group`` weights along K share a scale (-1: a whole row; 0: no such word), ``block`` weights
     both ways. ``tool`` is ``ct`` for compressed-tensors. The checkpoint may hold quantised weights
@@ -67,12 +67,13 @@ class Storage:
     method: str = ""
 
     def of_modules(self, modules: Sequence[str]) -> Storage:
-        """How these modules are stored: plain where all of them are ignored in all layers."""
+        """Return how these modules are stored: plain where all of them are ignored in all
+        layers."""
         numbers = [len(layers_named(self.ignored, self.layers, module)) for module in modules]
         return PLAIN if numbers and min(numbers) == self.layers else self
 
     def differs_within(self, modules: Sequence[str]) -> bool:
-        """Whether some of these modules are ignored in a layer in which others are not."""
+        """Return whether some of these modules are ignored in a layer in which others are not."""
         return len({layers_named(self.ignored, self.layers, module) for module in modules}) > 1
 
 
@@ -80,8 +81,8 @@ PLAIN = Storage("none", "none")
 
 
 def storage_named(text: str) -> Storage:
-    """A storage by its name in ``formats.toml``, with its group or block (``awq-g64``), behind
-    ``ct-`` compressed-tensors'; or a type of GGUF files. Raises :class:`ConfigError`."""
+    """Return a storage by its name in ``formats.toml``, with its group or block (``awq-g64``),
+    after ``ct-`` compressed-tensors'; or a type of GGUF files. Raises :class:`ConfigError`."""
     plain = re.sub(r"[\s\-.:/]+", "_", text.strip().lower())
     tool, name, group, block, side = re.findall(SUFFIXED, plain)[0]
     form = FORMATS.get(name) or FORMATS.get(re.sub("(_per)?_channel$", "", name), "")
@@ -119,8 +120,8 @@ def stated_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
-    """The storage that a config states, unknown where it differs from module to module. Raises
-    :class:`ConfigError` for values of odd types."""
+    """Return the storage that a config states, unknown where it differs from module to module.
+    Raises :class:`ConfigError` for values of odd types."""
     stated = stated_quantisation(config)
     if not stated:
         return PLAIN
@@ -191,7 +192,7 @@ def _by_method(method: str, stated: Mapping[str, Any]) -> Storage:
 
 
 def _group(size: Any) -> int:
-    """The inputs that share a scale. Raises ``ValueError`` for more than any layer has."""
+    """Return the inputs that share a scale. Raises ``ValueError`` for more than any layer has."""
     group = int(size)
     if group > MAX_GROUP:
         raise ValueError(f"its group_size is {group:.3g}")
@@ -199,7 +200,7 @@ def _group(size: Any) -> int:
 
 
 def _block(sides: Any) -> int:
-    """The side of a square block, 128 by default. Raises ``ValueError`` for what is none."""
+    """Return the side of a square block, 128 by default. Raises ``ValueError`` for what is none."""
     side = max(map(int, sides or [128]))
     if side < 1:
         raise ValueError(f"its weight block is {str(sides)[:40]!r}")
@@ -207,7 +208,7 @@ def _block(sides: Any) -> int:
 
 
 def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
-    """The storage of all linear layers; unknown where groups of them differ."""
+    """Return the storage of all linear layers; unknown where groups of them differ."""
     groups = list(dict(stated.get("config_groups") or {}).values())
     formats = repeat(stated.get("format"))
     storages = {str(storage): storage for storage in map(_of_group, groups, formats)}
@@ -218,7 +219,7 @@ def _compressed_tensors(stated: Mapping[str, Any]) -> Storage:
 
 
 def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
-    """The storage of one group of modules, ``packed`` unless it says otherwise."""
+    """Return the storage of one group of modules, ``packed`` unless it says otherwise."""
     weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
     strategy, size = weights.get("strategy"), weights.get("group_size")
     width = f"{weights.get('type')}{weights.get('num_bits')}"
@@ -247,13 +248,13 @@ SPELLINGS = {  # parts of our names of modules, and what other models call them
     ".mlp.": (".block_sparse_moe.", ".feed_forward.", ".mixer."),
     ".self_attn.": (".mixer.", ".attn."),
 }
-MAX_REPEATS = 6  # a stranger's pattern with more, or one within another, might take for ever
+MAX_REPEATS = 6  # a foreign pattern with more of them, or nested ones, might take for ever
 
 
 @lru_cache(maxsize=4096)
 def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozenset[int]:
-    """The layers in which entries name a module (``model.layers.{}.mlp.up_proj``): by its name or a
-    part of it, a shell pattern, or a regular expression behind ``re:``."""
+    """Return the layers in which an entry names a module (``model.layers.{}.mlp.up_proj``): by its
+    name or a part of it, a shell pattern, or a regular expression after ``re:``."""
     if not entries:
         return frozenset()
     patterns = [_pattern(entry) for entry in entries if re.search(r"^re:|[*?\[]", entry)]
@@ -274,7 +275,8 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
 
 @cache
 def _pattern(entry: str) -> re.Pattern[str]:
-    """An entry as a regular expression. Raises :class:`ConfigError` for one that is broken."""
+    """Return an entry as a regular expression. Raises :class:`ConfigError` for one that is
+    broken."""
     text = f"^{translate(entry)}"
     if entry.startswith("re:"):
         text = f"^(?:{entry[3:]})"

@@ -1,4 +1,4 @@
-"""The matrices of a checkpoint against the products that its config describes.
+"""Compare the matrices of a checkpoint with the products that its config describes.
 
 Every matrix belongs to a product or to what is known to be none, and every product has a tensor.
 """
@@ -45,7 +45,7 @@ Shape = tuple[int, int]
 
 @dataclass
 class Fit:
-    """How the matrices of a checkpoint fit the products that its config describes.
+    """A comparison of a checkpoint's matrices with the products that its config describes.
 
     ``foreign`` has the shapes of matrices that belong to no product, by the template of their
     names, ``differing`` of those whose role the config describes with other sizes, by role.
@@ -58,8 +58,9 @@ class Fit:
 
 
 def unrecognised(inventory: Inventory) -> list[Gap]:
-    """The matrices of a checkpoint that no product is known of, and the products of its config that
-    no tensor has: factors under names of their own, say. Sizes may differ from the config's."""
+    """Return the matrices of a checkpoint that belong to no known product, and the products of its
+    config that no tensor has: factors under names of their own, say. Sizes may differ from the
+    config's."""
     described = inventory
     with contextlib.suppress(ConfigError):
         described = inventory_of_sizes(ConfigSizes(inventory.config))
@@ -71,7 +72,7 @@ def unrecognised(inventory: Inventory) -> list[Gap]:
 
 
 def factors_hint(inventory: Inventory) -> str:
-    """What was not recognised and how to name it, to end a message with; else nothing."""
+    """Say what was not recognised and how to name it, to end a message with; else nothing."""
     gaps = in_words(unrecognised(inventory))
     return f". Not recognised: {gaps}: name factor pairs by --factors" if gaps else ""
 
@@ -79,7 +80,7 @@ def factors_hint(inventory: Inventory) -> str:
 def stored_gaps(
     sizes: ConfigSizes, storage: Storage, described: Inventory, stored: Inventory
 ) -> Iterator[Gap]:
-    """What of a checkpoint's tensors its config describes otherwise."""
+    """Return what of a checkpoint's tensors its config describes otherwise."""
     yield from storage_gaps(sizes, storage, stored)
     yield from tensor_gaps(described, stored)
     yield from layer_gaps(sizes, storage, stored)
@@ -88,7 +89,7 @@ def stored_gaps(
 
 
 def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
-    """What of a checkpoint's matrices and of its config's products has no counterpart."""
+    """Return what of a checkpoint's matrices and of its config's products has no counterpart."""
     fitting = fit(described, stored)
     for template, shapes in fitting.foreign.items():
         why = f"no product of its config is {shown(template)} {_listed(shapes)}"
@@ -101,8 +102,9 @@ def tensor_gaps(described: Inventory, stored: Inventory) -> Iterator[Gap]:
 
 
 def layer_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
-    """Layers that a config counts and no tensor has, or the reverse; names that no class of text
-    models has, as merged adapters and cut towers leave them; a layer that is almost another one."""
+    """Return layers that a config counts and no tensor has, or the reverse; names that no class of
+    text models has, as merged adapters and cut towers leave them; and layers that are almost like
+    another."""
     layers = sizes.get("layers")
     guessing = stated_size(sizes.values, MTP_LAYERS)  # DeepSeek's stand behind the others
     first_names: dict[int, str] = {}
@@ -125,11 +127,11 @@ def layer_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Itera
 
 
 def odd_layers(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
-    """Layers that lack what another one has, or call one tensor by another name.
+    """Return layers that lack what another one has, or call one tensor by another name.
 
     Layers of two kinds are stated to be so, or differ by more than one name each way, experts of
-    all numbers being one name; a damaged layer differs from a whole one of its kind by less.
-    Where an ignore list names single layers, their scales may differ.
+    all numbers being one name; a damaged layer differs from a whole one of its kind by less. Where
+    an ignore list names single layers, their scales may differ.
     """
     has_plain_layers = any(OF_ONE_LAYER.search(entry) for entry in storage.ignored)
     layers, stated = sizes.get("layers"), sizes.values.get("layer_types")
@@ -153,7 +155,8 @@ def odd_layers(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Itera
 
 
 def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> Iterator[Gap]:
-    """Products that no tensor is named as, and experts of another number than the config's."""
+    """Return products that no tensor is named as, and experts of another number than the
+    config's."""
     expected = {module.role for module in described.modules} & MAIN_ROLES
     experts: Counter[tuple[int | None, str]] = Counter()
     for module in stored.modules:
@@ -179,7 +182,8 @@ def part_gaps(sizes: ConfigSizes, described: Inventory, stored: Inventory) -> It
 
 
 def storage_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Iterator[Gap]:
-    """Weights in another form than the config says: factor pairs, or scales of no named format."""
+    """Return weights in another form than the config says: factor pairs, or scales of no named
+    format."""
     factored = [module.name for module in stored.modules if module.kind in ("factored", "grouped")]
     if factored:
         why = f"{len(factored)} layers are factor pairs, which engines don't load"
@@ -209,9 +213,10 @@ def storage_gaps(sizes: ConfigSizes, storage: Storage, stored: Inventory) -> Ite
 
 
 def bias_gaps(sizes: ConfigSizes, stored: Inventory) -> Iterator[Gap]:
-    """Roles with biases that the model's class lacks, as FLAP adds some, or without its own.
+    """Return roles with biases that the model's class lacks (FLAP adds some), or without those it
+    has.
 
-    Of a class that switches them (a key with *bias*) nothing is known, nor of packed weights, to
+    Nothing is known of a class that switches them (a key with *bias*), nor of packed weights, to
     which tools add zeros.
     """
     switches = [value for key, value in sizes.values.items() if "bias" in key]
@@ -261,12 +266,13 @@ def fit(described: Inventory, stored: Inventory) -> Fit:
 
 
 def _parts(modules: Iterable[Module], role: str) -> list[Module]:
-    """The products that a matrix of this role may hold."""
+    """Return the products that a matrix of this role may hold."""
     return [module for module in modules if module.role in FUSED.get(role, [role])]
 
 
 def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
-    """The name, role and shape of each matrix that may be a product's; of factors the dense one."""
+    """Return the name, role and shape of each matrix that may be a product's; of factors the dense
+    one."""
     of_modules: set[str] = set()
     for module in stored.modules:
         of_modules.update(module.weights)
@@ -287,7 +293,8 @@ def _matrices(stored: Inventory) -> Iterator[tuple[str, str, Shape]]:
 
 
 def _shapes(modules: Sequence[Module]) -> dict[Shape, list[Module]]:
-    """The products by their shapes, alone and fused with those that follow in the same block.
+    """Return the products by their shapes, alone and fused with those that follow in the same
+    block.
 
     Of a packed weight only the number of its elements may be known: it stands for N, with K 1.
     """
@@ -313,6 +320,6 @@ def _in_words(module: Module) -> str:
 
 
 def _listed(shapes: Sequence[Shape]) -> str:
-    """The first of some shapes, and how many more there are."""
+    """Write the first of some shapes, and how many more there are."""
     others = f" and {len(shapes) - 1} more" if len(shapes) > 1 else ""
     return f"{list(shapes[0])}{others}"

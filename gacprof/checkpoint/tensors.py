@@ -1,4 +1,4 @@
-"""Data of a checkpoint's tensors, each mapped into memory by itself and released with it.
+"""Read a checkpoint's tensors, each mapped into memory by itself and released with it.
 
 The mapping is private and copy-on-write: nothing written to a tensor reaches the file.
 """

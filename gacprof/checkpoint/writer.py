@@ -1,4 +1,4 @@
-"""The writer of checkpoints: shards are written front to back, a block in memory at a time."""
+"""Write checkpoints: shards front to back, with one block in memory at a time."""
 
 from __future__ import annotations
 

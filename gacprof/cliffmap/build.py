@@ -24,7 +24,7 @@ from gacprof.kernels.names import attach
 
 MIN_PROCESSES = 2  # places in memory move single sizes by some per cent from one to the next
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-FEWEST_MULTIPLES = 3  # measured, for a multiple to be judged
+FEWEST_MULTIPLES = 3  # sizes measured, for a multiple to be judged
 MIN_SAVING = 0.05  # share of time that makes a larger multiple worth its fewer sizes (our choice)
 FAMILY_LEVEL = 0.003  # chance that noise makes any cliff of a curve, all its edges together
 # A jump that is no cliff where errors are not known, as of published data: twice the largest wobble
@@ -58,6 +58,13 @@ def build_map(
         Where there is no such run.
     MapError
         Where nothing was measured in it, or the file holds a map of another tolerance.
+
+    Examples
+    --------
+    >>> cliff_map = gacprof.build_map("tests/fixtures/h200/quick", out="quick.json")
+    >>> curve = cliff_map.curves[1]
+    >>> curve.axis.dim, curve.axis.fixed, curve.multiple
+    ('N', {'M': 512, 'K': 1024}, 8)
     """
     if isinstance(run, str | Path):
         out = out or Path(run) / MAP_FILE
@@ -103,15 +110,16 @@ def build_map(
 
 
 def shows_spread(run: RunFolder, fit: Fit) -> bool:
-    """Whether a curve's errors are known: the sweep ended, and several processes took part."""
-    # By planted differences between processes a single one called a quarter of slow sizes safe.
+    """Return whether a curve's errors are known: the sweep ended, and several processes took
+    part."""
+    # With planted differences between processes, one alone called a quarter of slow sizes safe.
     return run.ended and len(np.unique(fit.processes)) >= MIN_PROCESSES
 
 
 def judged_axis(
     axis: Axis, fit: Fit, tolerance: float, kernels: Mapping[int, str], failures: Mapping[int, str]
 ) -> Curve:
-    """A fitted axis with its verdicts."""
+    """Judge the sizes of a fitted axis, and find its multiple and its cliffs."""
     timed = judge_sizes(fit.sizes, fit.log_us.tolist(), fit.error.tolist(), tolerance, fit.degrees)
     verdicts = completed(timed, kernels, failures)
     multiple = best_multiple(verdicts)
@@ -122,7 +130,7 @@ def judged_axis(
 def completed(
     verdicts: Sequence[SizeVerdict], kernels: Mapping[int, str], failures: Mapping[int, str]
 ) -> tuple[SizeVerdict, ...]:
-    """Verdicts whose reasons begin with the kernel that serves the size, and those that failed."""
+    """Add to verdicts the kernel that serves each size, and a verdict on each size that failed."""
     whole = {}
     for size, why in failures.items():
         whole[size] = SizeVerdict(size, "unknown", reason=why, cause="failed")
@@ -134,7 +142,7 @@ def completed(
 
 
 def run_warnings(run: RunFolder, fits: Sequence[Fit]) -> list[MapWarning]:
-    """Warnings of points that failed, and of curves undecided for want of an end or a process."""
+    """Warn of points that failed, and of curves undecided for want of an end or a process."""
     warnings = []
     failures = [*chain.from_iterable(run.failures(axis).values() for axis in run.axes)]
     if failures:
@@ -153,7 +161,7 @@ def run_warnings(run: RunFolder, fits: Sequence[Fit]) -> list[MapWarning]:
 
 
 def kernel_summary(names: Sequence[str]) -> str:
-    """The kernels of one call as a map names them, without tile and schedule."""
+    """Return the kernels of one call as a map names them, without tile and schedule."""
     parts = []
     for kernel in attach(names):
         words = {"padded": kernel.padded, kernel.mechanism: True, "split-k": kernel.split_k}
@@ -162,8 +170,9 @@ def kernel_summary(names: Sequence[str]) -> str:
 
 
 def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
-    """The smallest multiple than which no larger one saves over :data:`MIN_SAVING`, by the mean
-    penalty that its multiples surely have. None where too few sizes are decided."""
+    """Return the multiple to round up to: the smallest one than which no larger one saves over
+    :data:`MIN_SAVING`, by the mean of the lower ends of its sizes' penalties. None where too few
+    sizes are decided."""
     lows = {v.size: v.penalty.low for v in verdicts if v.penalty is not None}
     left: dict[int, float] = {}
     for multiple in MULTIPLES:
@@ -178,18 +187,18 @@ def best_multiple(verdicts: Sequence[SizeVerdict]) -> int | None:
 
 
 def find_cliffs(fit: Fit, multiple: int | None, kernels: Mapping[int, str]) -> list[Cliff]:
-    """The jumps between neighbouring multiples of ``multiple``: what lies between is worse."""
+    """Find the jumps between neighbouring multiples of ``multiple``: what lies between is worse."""
     sizes, log_us, error = fit.sizes, fit.log_us.tolist(), fit.error.tolist()
     is_multiple = np.array(sizes) % (multiple or 1) == 0
     places = np.flatnonzero(is_multiple & np.isfinite(error)).tolist()
-    # Bonferroni over the edges of the curve.
+    # Bonferroni: the chance of a false cliff is shared by the edges of the curve.
     edge = quantile(FAMILY_LEVEL / 2 / max(1, len(places) - 1), fit.degrees)
     half_width = quantile(INTERVAL_LEVEL, fit.degrees)
     cliffs = []
     for i, j in pairwise(places):
         jump, spread = log_us[j] - log_us[i], hypot(error[i], error[j])
         noise = edge * spread if spread else log1p(ASSUMED_FLOOR)
-        # From i to j the work grows by their ratio at most.
+        # The work grows from i to j by their ratio at most: a cliff is what exceeds that growth.
         if -noise <= jump <= log(sizes[j] / sizes[i]) + noise:
             continue
         bounds = [jump - half_width * spread, jump, jump + half_width * spread]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
 
 MAP_FILE = "cliffmap.json"
-MIN_BOUND = 1.01  # less is rounding
+MIN_BOUND = 1.01  # smaller bounds are rounding
 MAPS = Path(__file__).parents[1] / "maps"
 
 REQUIRED_DIMS = {"linear": frozenset("MNK")}
@@ -41,7 +41,7 @@ PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of call
     "mask": ("none",),
     "causal": (True,),
 }
-FORCED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # other curves say nothing of a model's own call
+FORCED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # without these no curve is a model's call
     "backend": ("auto",),
     "mask": ("none",),
     "offset": (0,),
@@ -73,7 +73,7 @@ class Curve:
         return {verdict.size: verdict for verdict in self.sizes}
 
     def answer(self, verdict: SizeVerdict) -> SizeVerdict:
-        """A verdict that says how it was called, where a model may call otherwise."""
+        """Return a verdict that says how it was called, where a model may call otherwise."""
         fixed, flags = self.axis.fixed, self.axis.flags
         text = "torch.mm of row-major matrices" if flags.get("layout") == "nn" else ""
         if self.axis.operator == "attention":
@@ -83,12 +83,13 @@ class Curve:
         return replace(verdict, reason="; ".join(filter(None, (kernel, text))))
 
     def with_verdict(self, verdict: str) -> list[int]:
-        """The sizes that have this verdict."""
+        """Return the sizes that have this verdict."""
         return [v.size for v in self.sizes if v.verdict == verdict]
 
     @property
     def strangeness(self) -> int:
-        """The number of flags that differ from a model's own way of calling."""
+        """How many flags differ from :data:`PREFERRED_FLAGS`; 0 is how a model calls the
+        operator."""
         flags = {"cache": "unknown", **self.axis.flags}
         return sum(v not in PREFERRED_FLAGS.get(name, (False,)) for name, v in flags.items())
 
@@ -104,8 +105,8 @@ class MapWarning:
 
 @dataclass(frozen=True)
 class CliffMap(Table):
-    """The sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`. That of a
-    virtual GPU holds kernels and no latency."""
+    """A map of the sizes that one device serves well: a :class:`~gacprof.core.sizes.SizeSource`. A
+    virtual GPU's map holds kernels and no latency."""
 
     schema: ClassVar[str] = "gacprof.cliffmap/4"
     name: str
@@ -170,12 +171,14 @@ class CliffMap(Table):
         return [curve for curve in self.curves if curve.axis.operator == "linear"]
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> list[int]:
-        """The sizes of a dim within [low, high] whose latency is known in all of these uses."""
+        """Return the sizes of a dim within [low, high] whose latency is known in all of these
+        uses."""
         table = self._table(uses)
         return [size for size in table if low <= size <= high and table[size].latency_us]
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts:
-        """The verdicts on ascending sizes of a dim; of several products on their summed latency."""
+        """Return the verdicts on ascending sizes of a dim; in several products, on their summed
+        latency."""
         from gacprof.core.verdicts import as_verdicts
 
         table = self._table(uses)
@@ -184,12 +187,13 @@ class CliffMap(Table):
         return as_verdicts(verdicts, self.tolerance)
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """The latency of one product; None where it was not measured."""
+        """Return the latency of one product; None where it was not measured."""
         product = tokens, gemm.N, gemm.K, dtype
         return self._points.get((*product, gemm.bias)) or self._points.get((*product, False))
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
-        """The verdict on an attention's head_dim, on the curve that calls as a model does."""
+        """Return the verdict on an attention's head_dim, on the curve that calls as a model
+        does."""
         shape = {"heads": heads, "kv_heads": kv_heads}
         for curve in self.curves_of("attention", "head_dim", dtype, shape):
             if head_dim in curve.by_size:
@@ -204,8 +208,8 @@ class CliffMap(Table):
         dtype: str | None = None,
         fixed: Mapping[str, int] = {},
     ) -> list[Curve]:
-        """The curves of an operator over a dim, those that call as a model does first; none of a
-        forced backend, of masks, or of memory off 16 bytes."""
+        """Return the curves of an operator over a dim, those that call as a model does first; none
+        with a forced backend, with masks, or with memory off 16 bytes."""
         curves = []
         for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
             axis = curve.axis
@@ -220,7 +224,7 @@ class CliffMap(Table):
         """By swept dim, M, the other dim, dtype and bias."""
         curves = {}
         for dim, other in (("N", "K"), ("K", "N")):
-            # A later curve takes an earlier one's place: the one that calls as a model does wins.
+            # A later curve replaces an earlier one: the last one calls as a model does.
             for curve in reversed(self.curves_of("linear", dim)):
                 axis = curve.axis
                 bias = bool(axis.flags.get("bias", False))
@@ -229,7 +233,7 @@ class CliffMap(Table):
 
     @cached_property
     def _points(self) -> dict[tuple[int, int, int, str, bool], Interval]:
-        """By M, N, K, dtype and bias: the latency of every product that was timed."""
+        """The latency of every product that was timed, by M, N, K, dtype and bias."""
         points = {}
         for curve in sorted(self._linear, key=lambda curve: -curve.strangeness):
             for verdict in curve.sizes:
@@ -245,7 +249,7 @@ class CliffMap(Table):
         return {}
 
     def _table(self, uses: Sequence[Use]) -> dict[int, SizeVerdict]:
-        """The verdicts on all sizes of these uses, ascending."""
+        """Return the verdicts on all sizes of these uses, ascending."""
         weights: dict[tuple[Axis, Side], float] = {}
         curves: dict[Axis, Curve] = {}
         for use in uses:
@@ -262,7 +266,7 @@ class CliffMap(Table):
         return self._tables[key]
 
     def _place(self, use: Use) -> tuple[Curve, Side] | None:
-        """The curve that a use runs along, and the dim's side of it."""
+        """Return the curve that a use runs along, and the dim's side of it."""
         if use.N.times and use.K.times:
             return None
         dim, side, other = ("N", use.N, use.K) if use.N.times else ("K", use.K, use.N)
@@ -273,7 +277,7 @@ class CliffMap(Table):
     def _summed(
         self, columns: Sequence[Mapping[int, SizeVerdict]], tp: int
     ) -> dict[int, SizeVerdict]:
-        """The verdicts on summed latencies."""
+        """Return the verdicts on summed latencies."""
         if len(columns) == 1:
             return dict(columns[0])
         summed: dict[int, SizeVerdict] = {}
@@ -287,8 +291,8 @@ class CliffMap(Table):
                 summed[size] = min(verdicts, key=lambda v: v.latency_us is not None)
                 continue
             totals[size] = sum(time.value for time in times)
-            # Noise reaches as far down as up, in logarithms, and is independent between curves.
-            # What reaches further down is a bound of the host, which all curves have at once.
+            # In logarithms noise is symmetric, and it is independent between curves.
+            # An interval that reaches further down has a bound by the host, which all curves share.
             width = hypot(*(time.high - time.value for time in times)) / totals[size]
             errors.append(width / quantile(INTERVAL_LEVEL))
             least = sum(time.low * time.high / time.value for time in times)
@@ -305,7 +309,7 @@ class CliffMap(Table):
         return dict(sorted(summed.items()))
 
     def _missing(self, uses: Iterable[Use]) -> str:
-        """The product that a map lacks, and how to know it."""
+        """Name the product that a map lacks, and how to know it."""
         for use in uses:
             if self._place(use) is None:
                 axis = f"N M={use.tokens} K={use.K.at(0)}"
@@ -317,7 +321,8 @@ class CliffMap(Table):
 
 
 def with_bound(verdict: SizeVerdict, bound: float, tolerance: float) -> SizeVerdict:
-    """A verdict where larger sizes may take ``bound`` times less than they were seen to take."""
+    """Return a verdict as if larger sizes may take ``bound`` times less than they were seen to
+    take."""
     if bound < MIN_BOUND or verdict.penalty is None:
         return verdict
     penalty = replace(verdict.penalty, high=significant((1 + verdict.penalty.high) * bound - 1))
@@ -329,7 +334,7 @@ def with_bound(verdict: SizeVerdict, bound: float, tolerance: float) -> SizeVerd
 
 
 def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]:
-    """A curve's verdicts by the size of the dim; latencies ``weight`` times."""
+    """Return a curve's verdicts by the size of the dim, with latencies times ``weight``."""
     column = {}
     for verdict in curve.sizes:
         size, rest = divmod(verdict.size * side.tp - side.others, side.times)
@@ -340,12 +345,19 @@ def column_of(curve: Curve, side: Side, weight: float) -> dict[int, SizeVerdict]
 
 
 def shipped_maps() -> list[str]:
-    """The names of the maps that come with gacprof."""
+    """Return the names of the maps that come with gacprof.
+
+    Examples
+    --------
+    >>> gacprof.shipped_maps()
+    ['a100-published', 'cpu-example', 'h100-published', 'h200-measured', 'h200-paper']
+    """
     return sorted(path.stem for path in MAPS.glob("*.json"))
 
 
 def is_map(name_or_path: str | Path) -> bool:
-    """Whether a name is that of a map's file, a run folder or a shipped map, and not a GPU's."""
+    """Return whether a name is that of a map's file, a run folder or a shipped map, and not a
+    GPU's."""
     name, path = str(name_or_path), Path(name_or_path)
     is_run = (path / MAP_FILE).is_file()
     return is_run or "/" in name or path.suffix == ".json" or name in shipped_maps()
@@ -363,6 +375,14 @@ def load_map(name_or_path: str | Path) -> CliffMap:
     ------
     MapError
         Where there is no such map, or it holds times of a virtual GPU.
+
+    Examples
+    --------
+    >>> curve = gacprof.load_map("a100-published").curves[0]
+    >>> curve.axis.operator, curve.axis.dim, curve.multiple
+    ('attention', 'head_dim', 16)
+    >>> curve.by_size[107].verdict
+    'misaligned'
     """
     path = Path(name_or_path)
     if path.is_dir():

@@ -30,21 +30,21 @@ FEWEST_CALLS = 4  # below that the error of a size is not known (infinite)
 QUARTILE_ERROR = 1.363  # of n normal values' lower quartile, over σ/√n: √(¼·¾) / φ(Φ⁻¹(¼))
 NORMAL_BESIDE = 1.028  # Φ⁻¹(0.4) − Φ⁻¹(0.1): the distance of these quantiles, over σ
 STEP_ROUNDING = 1 / sqrt(12)  # standard deviation of rounding to a step: of a uniform distribution
-NOISIER = 2.0  # a slot whose own spread is that much larger than the curve's keeps its own
-CONTENDED = 0.5  # where more sizes have too few undisturbed calls, all times are the scheduler's
-FLOOR_QUANTILE = 0.95  # one pair in twenty of the same thing twice may differ by more
-MAX_DRIFT = 0.25  # a level that moves by more was not one state of the machine (our choice)
+NOISIER = 2.0  # a slot keeps its own spread where that exceeds the curve's by this factor
+CONTENDED = 0.5  # where more of the sizes are mostly disturbed, all times are the scheduler's
+FLOOR_QUANTILE = 0.95  # one pair of replicates in twenty may differ by more
+MAX_DRIFT = 0.25  # relative; if levels move by more, the machine changed its state (our choice)
 MAX_DISTURBED = 0.1  # share of calls that lost their core or ran throttled in a busy sweep
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The ascending sizes of an axis with their latencies, and what the fit of the blocks leaves. A
-    slot is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each."""
+    """A fit: the ascending sizes of an axis with their latencies, and what the blocks leave. A slot
+    is a size or its A/A replicate; ``slot`` and ``block`` are the effects of each."""
 
     sizes: tuple[int, ...]
     log_us: Floats  # logarithm of each size's latency in µs at the lower quartile
-    error: Floats  # standard error of log_us against the curve's other sizes; infinite: unknown
+    error: Floats  # standard error of log_us relative to the other sizes; infinite: unknown
     degrees: float  # of freedom, for Student's t: blocks less one
     slot: Floats
     block: Floats
@@ -60,7 +60,7 @@ class Fit:
 
 
 def fit_blocks(blocks: Sequence[Block]) -> Fit:
-    """Fit the blocks of one axis, one at least."""
+    """Fit the blocks of one axis, of which there is at least one."""
     numbers = np.repeat(np.arange(len(blocks)), [len(block.order) for block in blocks])
     sizes = chain.from_iterable(block.order for block in blocks)
     times_us = chain.from_iterable(block.times_us for block in blocks)
@@ -71,7 +71,7 @@ def fit_blocks(blocks: Sequence[Block]) -> Fit:
     processes = np.array([block.process for block in blocks])
     columns = table.columns.to_frame(index=False)
     fit = fit_matrix(np.log(table.to_numpy()), columns["size"].tolist(), processes)
-    # A size's replicate stands behind it.
+    # A size's replicate follows it.
     pairs = [(place - 1, place) for place in np.flatnonzero(columns["replicate"]).tolist()]
     disturbed = float(calls["us"].isna().mean())
     # The clock's step is the smallest between distinct times of a block, from 0 to its first time
@@ -104,7 +104,7 @@ def fit_matrix(log_times: Floats, slot_sizes: Sequence[int], processes: Ints) ->
 
 
 def two_way(log_times: Floats) -> tuple[Floats, Floats]:
-    """(slot effects, block effects) of log times [blocks, slots] with gaps."""
+    """Return (slot effects, block effects) of log times [blocks, slots] with gaps."""
     # From the medians: polishing has other fixed points, and from zeros it may end in one that
     # takes what slows a quarter of the slots in a third of the blocks for the blocks' own.
     slot, block = quantile_of_columns(log_times, 0.5), np.zeros(len(log_times))
@@ -115,12 +115,12 @@ def two_way(log_times: Floats) -> tuple[Floats, Floats]:
 
 
 def slot_errors(residual: Floats, processes: Ints) -> Floats:
-    """The standard error of each slot's effect, from the residuals [blocks, slots]."""
+    """Return the standard error of each slot's effect, from the residuals [blocks, slots]."""
     counts = np.sum(~np.isnan(residual), axis=0)
     centred = residual - quantile_of_columns(residual, QUARTILE)
     spread = lower_spread(centred.reshape(-1, 1))
     spreads = lower_spread(centred)
-    # The curve's but for a noisier slot: few calls may lie close together by chance.
+    # Slots share the curve's spread, but for noisier ones: few calls may lie close by chance.
     within = np.where(spreads > NOISIER * spread, spreads, spread) / np.sqrt(np.maximum(counts, 1))
     numbers = np.unique(processes)
     apart = np.zeros(len(counts))  # what each effect differs by between processes
@@ -136,14 +136,15 @@ def slot_errors(residual: Floats, processes: Ints) -> Floats:
 
 
 def lower_spread(values: Floats) -> Floats:
-    """The standard error of each column's lower quartile, times the root of its values' number."""
+    """Return the standard error of each column's lower quartile, times the root of its values'
+    number."""
     # √(¼·¾) over the density there, which the quantiles beside it tell.
     beside = quantile_of_columns(values, 0.4) - quantile_of_columns(values, 0.1)
     return QUARTILE_ERROR / NORMAL_BESIDE * beside
 
 
 def quantile_of_columns(values: Floats, q: float) -> Floats:
-    """The quantile of each column, gaps left out; 0 for an empty one."""
+    """Return the quantile of each column, gaps left out; 0 for an empty one."""
     # numpy.nanquantile goes by single columns, in Python.
     ordered = np.sort(values, axis=0)
     counts = np.sum(~np.isnan(ordered), axis=0)
@@ -156,7 +157,8 @@ def quantile_of_columns(values: Floats, q: float) -> Floats:
 
 
 def noise_floor(fits: Sequence[Fit]) -> float | None:
-    """The relative difference that a point and its replicate stay within in 19 of 20 cases."""
+    """Return the relative difference that a point and its replicate stay within in 19 of 20
+    cases."""
     differences = [*chain.from_iterable(map(half_differences, fits))]
     if not differences:
         return None
@@ -164,8 +166,10 @@ def noise_floor(fits: Sequence[Fit]) -> float | None:
 
 
 def half_differences(fit: Fit) -> list[float]:
-    """Log differences of sizes and their replicates, as two sweeps of this length would differ."""
-    # Each side is of the other half of the processes; of the blocks, where there is one process.
+    """Return log differences of sizes and their replicates, as two sweeps of this length would
+    differ."""
+    # A size and its replicate are taken from different halves of the processes (or, of one
+    # process, of the blocks).
     groups = fit.processes
     if len(np.unique(groups)) < 2:
         groups = np.arange(len(groups)) % 2
@@ -173,7 +177,7 @@ def half_differences(fit: Fit) -> list[float]:
     first = np.isin(groups, numbers[::2])
     if first.all() or fit.contended:
         return []
-    # A half has fewer processes than the sweep, so that its effects spread more: by this root.
+    # Halves have fewer processes than the sweep, so that effects spread more, by this factor.
     scale = np.sqrt(2 / len(numbers) / (1 / len(numbers[::2]) + 1 / len(numbers[1::2])))
     halves = []
     for half in (fit.residual[first], fit.residual[~first]):
@@ -184,14 +188,14 @@ def half_differences(fit: Fit) -> list[float]:
     measured = np.isfinite(a - b)
     if not measured.any():
         return []
-    a -= np.median((a - b)[measured])  # halves may differ by a level that the whole does not have
+    a -= np.median((a - b)[measured])  # a common level between halves is no noise of sizes
     sizes, replicates = np.array(fit.pairs, dtype=np.int64).reshape(-1, 2).T
     differences = np.concatenate([a[sizes] - b[replicates], b[sizes] - a[replicates]])
     return list(scale * differences[np.isfinite(differences)])
 
 
 def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
-    """Drift and contention of the machine, as far as they exceed what blocks take up."""
+    """Warn of drift and contention of the machine beyond what block effects absorb."""
     if not fits:  # of a virtual GPU
         return []
     warnings = []

@@ -1,4 +1,4 @@
-"""Safe, misaligned or undecided: the only place where a measured size is called safe.
+"""Call sizes safe, misaligned or undecided: the only place where a measured size is called safe.
 
 A size's penalty is its latency over the lowest latency of any size at least as large, minus 1. Both
 latencies have errors, so the penalty has an interval: the size is *safe* where it lies at or below
@@ -21,7 +21,7 @@ INTERVAL_LEVEL = 0.025  # on either side of a latency's 95 % interval
 # What the next larger kernel or vector load may ask for: 16 bytes of a 16-bit type, of an 8-bit
 # type, and AMX's 32 elements of K in bfloat16.
 VECTOR_STEPS = (8, 16, 32)
-WIDEST_GAP = 1.25  # a size further from all others than this ratio is compared with none
+WIDEST_GAP = 1.25  # by a larger ratio than this, sizes are too far apart to be compared
 
 NOT_MEASURED = "too few undisturbed blocks or processes, or the sweep did not end: go on with it"
 NOT_COMPARABLE = "the sizes that it could be padded to were not all measured"
@@ -29,7 +29,7 @@ CAUSES: Mapping[Verdict, Cause] = {"safe": "", "misaligned": "slower", "undecide
 
 
 def quantile(level: float, degrees: float = inf) -> float:
-    """The number of standard errors that are exceeded with the chance ``level`` on one side."""
+    """Return how many standard errors are exceeded with the chance ``level`` on one side."""
     if isinf(degrees):  # Student's t is normal then, and scipy's import is saved
         return NormalDist().inv_cdf(1 - level)
     from scipy.special import stdtrit
@@ -45,9 +45,9 @@ def judge_sizes(
     degrees: float = inf,
     tp: int = 1,
 ) -> list[SizeVerdict]:
-    """The verdict on each of ascending ``sizes``, which ``tp`` TP ranks share. ``log_us`` are log
-    latencies and ``error`` their standard errors (0: exact, infinite: not known) with ``degrees``
-    of freedom. A size that is not :func:`comparable` is never safe."""
+    """Judge ascending ``sizes``, which ``tp`` TP ranks share. ``log_us`` are log latencies,
+    ``error`` their standard errors (0: exact, infinite: unknown), with ``degrees`` of freedom for
+    Student's t. A size that is not :func:`comparable` is never safe."""
     measured = [i for i, spread in enumerate(error) if not isinf(spread)]
     verdicts = [
         SizeVerdict(size, "undecided", reason=NOT_MEASURED, cause="not_measured") for size in sizes
@@ -65,11 +65,11 @@ def judge_sizes(
             low = max(low, gap - lower * spread)
             value = max(value, gap)
             high = max(high, gap + upper * spread)
-        # Judged as it is written: a map's verdicts agree with its intervals to the last digit.
+        # Rounded as in the file: a map's verdicts agree with its intervals to the last digit.
         penalty = Interval(*(significant(expm1(bound)) for bound in (low, value, high)))
         verdict = verdict_of(penalty, tolerance)
         cause, reason = CAUSES[verdict], "" if compared[place] else NOT_COMPARABLE
-        if reason and verdict != "misaligned":  # of that the penalty is the least that it may be
+        if reason and verdict != "misaligned":  # a lower bound proves only misaligned
             verdict, cause = "undecided", "not_comparable"
         half = half_width * error[i]
         latency = Interval(*(significant(exp(log_us[i] + side * half)) for side in (-1, 0, 1)))
@@ -85,14 +85,14 @@ def verdict_of(penalty: Interval, tolerance: float) -> Verdict:
 
 
 def is_supported(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Return whether a latency is a time, and a penalty bears out a decided verdict."""
+    """Return whether a latency is a time, and whether the penalty supports a decided verdict."""
     borne_out = verdict_of(verdict.penalty or Interval(0.0, 0.0, inf), tolerance)
     is_time = verdict.latency_us is None or 0 < verdict.latency_us.low < inf
     return is_time and verdict.verdict in (borne_out, "undecided", "unknown")
 
 
 def comparable(sizes: Sequence[int]) -> list[bool]:
-    """For each of ascending sizes: were those that it could be padded to measured as well? They are
+    """Return for each of ascending sizes whether those that it could be padded to were measured:
     the next multiples of 8, 16 and 32, and any other size within a quarter of it."""
     close = set()
     for size, larger in pairwise(sizes):

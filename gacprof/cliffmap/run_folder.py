@@ -44,7 +44,7 @@ class RunHeader:
 
 @dataclass(frozen=True)
 class PointRecords:
-    """By axis key and size: a call's kernels, their time, and why a point cannot be called."""
+    """A call's kernels, their time, and why a point cannot be called, by axis key and size."""
 
     schema: ClassVar[str] = "gacprof.points/1"
     kernels: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class PointRecords:
 
 
 class BlockRow(BaseModel, strict=True):
-    """A block as it stands in a file."""
+    """A block as a file holds it."""
 
     block: int = 0  # its number among all; a fold counts anew
     axis: str
@@ -100,7 +100,7 @@ class RunFolder:
             self._blocks[row.axis].append(block)
 
     def blocks(self, axis: Axis) -> list[Block]:
-        """The blocks of an axis, in the order measured."""
+        """Return the blocks of an axis, in the order measured."""
         return list(self._blocks.get(axis.key, ()))
 
     def kernels(self, axis: Axis) -> Mapping[int, tuple[str, ...]]:
@@ -113,11 +113,11 @@ class RunFolder:
 
 
 class RunWriter(RunFolder):
-    """A sweep's folder, written by this process alone until it is closed or the process ends.
-    Raises :class:`MeasurementError` where it is none, or a sweep in it still runs."""
+    """A sweep's folder, which this process alone writes until it is closed or the process ends.
+    Raises :class:`MeasurementError` where it is none, or where a sweep still runs in it."""
 
     def __init__(self, path: str | Path) -> None:
-        read_header(Path(path))  # no lock is left in what is no sweep's folder
+        read_header(Path(path))  # before locking: a folder that is no sweep's gets no lock file
         lock = os.open(Path(path) / LOCK, os.O_CREAT | os.O_RDWR)
         self.close = weakref.finalize(self, os.close, lock)
         try:
@@ -141,12 +141,13 @@ class RunWriter(RunFolder):
             raise MeasurementError(
                 f"{folder} is not empty: resume the sweep in it, or name another"
             )
-        (folder / LOCK).touch(exist_ok=False)  # of two sweeps that begin at once one fails here
+        (folder / LOCK).touch(exist_ok=False)  # where two sweeps begin at once, one fails here
         write_record(folder / RUN, header)
         return cls(folder)
 
     def append(self, block: Block) -> None:
-        """Keep a block, whatever kills the sweep later. The map of the blocks before it goes."""
+        """Write a block, which survives whatever kills the sweep later. A map of earlier blocks is
+        removed."""
         (self.path / MAP_FILE).unlink(missing_ok=True)
         row = {"block": sum(map(len, self._blocks.values())), **asdict(block)}
         with (self.path / JOURNAL).open("a", encoding="utf-8") as journal:

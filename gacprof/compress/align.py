@@ -20,7 +20,7 @@ from gacprof.workload.deployment import Tokens
 Score = float | Sequence[float]
 Cost = int | tuple[int, int]
 NEIGHBOURS = 2  # safe sizes on either side of a size
-# by how much a share may pass 1: cumulated in half precision, a sum is off by about as much
+# by how much a share may pass 1: the error of a sum cumulated in half precision
 SHARE_ERROR = 1e-3
 
 
@@ -69,6 +69,12 @@ def align(
         The source knows no size of such a product.
     PlanError
         The sequences do not fit each other, a dim has no safe size, or none fits the budget.
+
+    Examples
+    --------
+    >>> ranks, weights = [107, 93, 121], [(1024, 1024)] * 3
+    >>> gacprof.align(ranks, [1.0, 1.0, 1.0], weights, "h100")  # all weights matter alike
+    [112, 112, 96]
     """
     size_source = open_source(source)
     curves: list[float | list[float]] = [np.asarray(score, float).tolist() for score in scores]
@@ -91,7 +97,7 @@ def align(
             sizes = [size for size in sizes if size < len(score)]
             values.append([score[size] for size in sizes])
         else:
-            # Eq. 4 is linear: with more on offer it would send every dim to the end of its window
+            # Eq. 4 is linear: of more sizes it would always choose the window's first or last
             below = [size for size in sizes if size < dim][-NEIGHBOURS:]
             sizes = below + [size for size in sizes if size >= dim][:NEIGHBOURS]
             values.append([score * unit * (size - dim) for size in sizes])

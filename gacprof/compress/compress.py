@@ -1,4 +1,4 @@
-"""``compress``: from a dense model to one whose sizes are served well."""
+"""The verb ``compress``: from a dense model to one whose sizes are served well."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ MAX_NUMBER = 2**20  # of windows, of their tokens, of a size's multiple
 @dataclass(frozen=True)
 class Compression(Result):
     """A compressed model: ``sizes`` are ranks by module, None where the weight stays dense, or
-    widths by dim. They lose ``loss``, and none within the same parameters lose less than ``bound``:
-    twice the loss added in nats a token, shares of energy, or Taylor importance."""
+    widths by dim. They lose ``loss``, and no sizes within the same parameters lose less than
+    ``bound``: twice the loss added in nats a token, shares of energy, or Taylor importance."""
 
     schema: ClassVar[str] = "gacprof.compressed/2"
 
@@ -199,7 +199,7 @@ def compress(
 
 
 def _digest(inventory: Inventory, method: Method, ids: torch.Tensor | None) -> str:
-    """A name for all that the results of a layer depend on."""
+    """Return a name for all that the results of a layer depend on."""
     request = json.dumps([__version__, method, inventory.config], sort_keys=True)
     digest = hashlib.sha256(request.encode())
     for name in sorted({info.file for info in inventory.tensors.values()}):

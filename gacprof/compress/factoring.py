@@ -64,7 +64,8 @@ class Target:
         return break_even_rank(*self.shape)
 
     def own_rank(self, ratio: float) -> int:
-        """ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in + out)."""
+        """Return ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in +
+        out)."""
         rank = int(self.parameters * (1 - ratio)) // self.unit
         return max(1, min(rank, self.max_rank))
 
@@ -94,7 +95,7 @@ def targets_of(inventory: Inventory) -> list[Target]:
 
 @dataclass
 class Factoring:
-    """The targets of a model, factored by one method. A target's results are ``name/u`` and
+    """The layers of a model to be factored by one method. A layer's results are ``name/u`` and
     ``name/v`` and, by rank, ``name/energy`` and, where gradients were gathered, ``name/loss``."""
 
     inventory: Inventory
@@ -104,7 +105,7 @@ class Factoring:
     device: str
 
     def __post_init__(self) -> None:
-        # the ending of the results that say what ranks lose
+        # results with this ending say what ranks lose
         self.curve = "/loss" if self.objective == "loss" else "/energy"
         self.targets = targets_of(self.inventory)
         self.layers: dict[int, list[Target]] = {}
@@ -152,7 +153,7 @@ class Factoring:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the ranks on offer by target, and the parameters that a ratio leaves of them."""
+        """Return the candidate ranks by target, and the parameters that a ratio leaves of them."""
         dtype = plain_dtype(self.inventory)
         ranks: dict[tuple[int, int], list[int]] = {}
         for shape, target in {target.shape: target for target in self.targets}.items():

@@ -27,7 +27,8 @@ TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
 
 
 class StandIn:
-    """In place of a layer's work: keeps its last call, and returns ``output``, else its input."""
+    """A stand-in for a layer's work: keeps its last call, and returns ``output``, else its
+    input."""
 
     input: torch.Tensor
     call: Call
@@ -64,7 +65,7 @@ class LayeredModel:
                 )
 
     def layer(self, index: int) -> contextlib.AbstractContextManager[nn.Module]:
-        """A decoder layer, its weights in memory within the block."""
+        """Yield a decoder layer, whose weights are in memory within the block."""
         return self._weights_of(self.layers[index])
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -98,7 +99,8 @@ class LayeredModel:
 
     @contextlib.contextmanager
     def without_layers(self) -> Iterator[list[StandIn]]:
-        """The model with a stand-in for every layer's work, and all its other weights in memory."""
+        """Give the model a stand-in for every layer's work, and all its other weights, within the
+        block."""
         layers = [self.model.get_submodule(name) for name in self.layers]
         stand_ins = [StandIn() for _ in layers]
         try:
@@ -112,8 +114,8 @@ class LayeredModel:
 
     @contextlib.contextmanager
     def _weights_of(self, module: str, but: tuple[str, ...] = ()) -> Iterator[nn.Module]:
-        """A module whose parameters have their values within the block, and none after it; those
-        whose names begin with ``but`` have none."""
+        """Give a module's parameters their values within the block, and none after it; leave out
+        names that begin with ``but``."""
         root = self.model.get_submodule(module)
         empty: list[tuple[nn.Module, str, nn.Parameter]] = []
         values: dict[str, nn.Parameter] = {}
@@ -142,7 +144,7 @@ class LayeredModel:
 
 
 def batch_size(ids: torch.Tensor) -> int:
-    """The number of windows of ids [windows, tokens] that are run together."""
+    """Return the number of windows of ids [windows, tokens] that are run together."""
     return max(1, TOKENS_AT_ONCE // ids.shape[1])
 
 
@@ -174,7 +176,7 @@ class LayerResults:
         return self.folder / f"layer-{layer:05d}.safetensors"
 
     def has(self, layer: int, suffix: str) -> bool:
-        """Tell whether a layer is finished, with results whose name has this ending."""
+        """Return whether a layer is finished, with results whose name has this ending."""
         if not self.path(layer).exists():
             return False
         with safe_open(self.path(layer), "pt") as file:

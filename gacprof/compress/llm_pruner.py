@@ -1,4 +1,4 @@
-"""LLM-Pruner (arXiv 2305.11627): hidden units of MLPs go by their Taylor importance.
+"""LLM-Pruner (arXiv 2305.11627): prune hidden units of MLPs by their Taylor importance.
 
 A unit is a row of gate and up with its column of down; its importance is the sum over these weights
 of |w · ∂loss/∂w|, a first-order estimate of what removing it adds to the loss. Heads stay whole.
@@ -55,7 +55,7 @@ def taylor_importance(statistics: LayerStatistics, dim: Dim) -> torch.Tensor:
 
 @dataclass
 class Pruning:
-    """The widths of a model's MLPs, and the importance of their units."""
+    """The widths of a model's MLPs to be pruned, and the importance of their units."""
 
     inventory: Inventory
     objective: Objective
@@ -85,7 +85,7 @@ class Pruning:
         return importance
 
     def losses(self) -> dict[str, list[float]]:
-        """Return the importance that the widths 0, 1, … lose, by energy as a share of all."""
+        """Return the importance that the widths 0, 1, … lose; by energy as a share of all."""
         losses = {}
         for name, importance in self.importance().items():
             lost = tails(importance.sort(descending=True).values)
@@ -96,7 +96,7 @@ class Pruning:
     def candidates(
         self, ratio: float, source: SizeSource | None, tokens: Tokens | None, multiple: int
     ) -> tuple[dict[str, Candidates], int]:
-        """Return the widths on offer by dim, and the parameters that they may take together."""
+        """Return the candidate widths by dim, and the parameters that they may take together."""
         total = sum(d.size * d.params_per_unit for d in self.inventory.dims if d.role == PRUNED)
         pruned = sum(dim.size * dim.params_per_unit for dim in self.widths)
         # the ratio is of all MLPs: what layers that stay whole keep, the others lose besides

@@ -31,8 +31,9 @@ LEAST_SIGMA = 1e-8
 
 @dataclass(frozen=True)
 class Factors:
-    """``u`` [out, k] and ``v`` [k, in], √σ in each, most important entries first: their first r
-    are the best factors of rank r. ``sigma`` [k] are the singular values of Rᵀ·W·S."""
+    """The factors ``u`` [out, k] and ``v`` [k, in] of a weight, √σ in each, most important entries
+    first: their first r are the best factors of rank r. ``sigma`` [k] are the singular values of
+    Rᵀ·W·S."""
 
     u: torch.Tensor
     v: torch.Tensor

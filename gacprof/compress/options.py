@@ -1,4 +1,4 @@
-"""The sizes that a rank or width may get by an objective, and the choice that loses the least."""
+"""Candidate sizes of a rank or width by an objective, and the choice that loses the least."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from gacprof.core.errors import PlanError
 from gacprof.planning.solver import solve
 
 Objective = Literal["loss", "energy", "uniform"]
-WINDOW = 0.25  # how far from a method's own size others are offered, as a fraction of it
+WINDOW = 0.25  # how far from a method's own size candidates lie, as a fraction of it
 
 
 @dataclass(frozen=True)
 class Option:
-    """A size of a dim, None for the dense weight; its loss and its parameters."""
+    """A candidate size of a dim, None for the dense weight; its loss and its parameters."""
 
     size: int | None
     loss: float
@@ -22,7 +22,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Sizes that a rank or a width may get: ``own_size`` is the method's at the ratio; one more
+    """The candidate sizes of a rank or a width. ``own_size`` is the method's at the ratio; one more
     entry takes ``unit`` parameters, the dense weight ``dense`` (a width has none)."""
 
     sizes: Sequence[int]
@@ -31,7 +31,7 @@ class Candidates:
     dense: int | None = None
 
     def options(self, losses: Sequence[float], objective: Objective) -> list[Option]:
-        """Return what is offered, of the ``losses`` at the sizes 0, 1, 2, …"""
+        """Return the options, given the ``losses`` at the sizes 0, 1, 2, …"""
         dense = [] if self.dense is None else [Option(None, 0.0, self.dense)]
         if not self.sizes or not losses:  # no losses: an expert that no token reached
             return dense
@@ -56,13 +56,14 @@ def parameters_left(total: int, ratio: float) -> int:
 def choose(
     options: Mapping[str, Sequence[Option]], room: int
 ) -> tuple[dict[str, int | None], float, float]:
-    """Return a size of each dim, the least loss within ``room`` parameters, and its lower bound."""
+    """Return a size of each dim, for the least loss within ``room`` parameters, and a lower bound
+    of that loss."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)
     if smallest > room:
         raise PlanError(
-            f"the sizes on offer take {smallest:,} parameters at least, and the ratio leaves "
+            f"the smallest candidates take {smallest:,} parameters, and the ratio leaves "
             f"{room:,}: name a smaller ratio or multiple, or a source that knows smaller sizes"
         )
     solution = solve(values, [(takes, room)])

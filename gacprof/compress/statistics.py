@@ -47,7 +47,7 @@ class Covariance:
 
 @dataclass
 class LayerStatistics:
-    """Covariances of what one decoder layer's linear layers read, by module name, and those of
+    """The covariances of what one decoder layer's linear layers read, by module name, and of
     ∂loss/∂output, the loss being summed over tokens; an expert that no token reached has neither.
     ``layer``, whose names begin with ``prefix``, has its weights in memory."""
 
@@ -79,8 +79,8 @@ def backward_statistics(
     folder: Path,
     weights: bool = False,
 ) -> Iterator[LayerStatistics]:
-    """Yield the statistics of each layer, from the last to the first; ``folder`` takes the hidden
-    states, and with ``weights`` these have gradients too."""
+    """Yield the statistics of each layer, from the last to the first. ``folder`` takes the hidden
+    states; with ``weights`` the statistics have gradients too."""
     inputs = _hidden_states(model, ids, folder)
     slopes = _loss_gradients(model, ids, inputs.pop())
     for index in reversed(range(len(model.layers))):
@@ -94,7 +94,7 @@ def backward_statistics(
 
 
 def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list[torch.Tensor]:
-    """The inputs of all layers, and of the head."""
+    """Return the inputs of all layers, and of the head."""
     hidden = model.embed(ids)
     states = []
     for index in range(len(model.layers) + 1):
@@ -112,13 +112,13 @@ def _hidden_states(model: LayeredModel, ids: torch.Tensor, folder: Path) -> list
 def _forward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor
 ) -> torch.Tensor:
-    """A layer's outputs for all windows, on the CPU."""
+    """Return a layer's outputs for all windows, on the CPU."""
     batches = hidden.split(batch_size(hidden))
     return torch.cat([model.run(index, layer, x.to(model.device)).cpu() for x in batches])
 
 
 def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """The gradient of the loss by the last layer's output [windows, tokens, hidden]."""
+    """Return the gradient of the loss by the last layer's output [windows, tokens, hidden]."""
     slopes = []
     with model.without_layers() as stand_ins:
         # a window at a time: logits over a vocabulary are larger than all else
@@ -137,7 +137,7 @@ def _loss_gradients(model: LayeredModel, ids: torch.Tensor, hidden: torch.Tensor
 def _backward(
     model: LayeredModel, index: int, layer: nn.Module, hidden: torch.Tensor, above: torch.Tensor
 ) -> torch.Tensor:
-    """The gradient of the loss by a layer's input, from that by its output ``above``."""
+    """Return the gradient of the loss by a layer's input, from that by its output ``above``."""
     slopes = []
     step = batch_size(hidden)
     for batch, slope in zip(hidden.split(step), above.split(step), strict=True):
@@ -152,7 +152,7 @@ def _backward(
 def _watch(
     statistics: LayerStatistics, names: Sequence[str], gradients: bool = False
 ) -> Iterator[None]:
-    """Fill statistics within the block."""
+    """Fill statistics while the block runs."""
     last_input = None
     last_name = ""
 

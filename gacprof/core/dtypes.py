@@ -45,7 +45,8 @@ FLOATING = MULTIPLIED | {name for name in BY_NAME if name.startswith(("float8_e4
 
 
 def dtype_name(dtype: object) -> str:
-    """``fp16``, ``torch.float16`` and ``float16`` as ``float16``; an unknown name is kept."""
+    """Return a dtype's plain name, ``float16`` for ``fp16`` and ``torch.float16``; an unknown name
+    as it is."""
     name = str(dtype).lower().removeprefix("torch.")
     return ALIASES.get(name, name)
 

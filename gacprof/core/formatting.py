@@ -8,7 +8,7 @@ from gacprof.core.sizes import Interval
 
 
 def microseconds(value: float) -> str:
-    """A duration given in µs, with a unit that suits its size: ``4.3 ms``."""
+    """Write a duration given in µs in a unit that suits its size: ``4.3 ms``."""
     if value < 1e3:
         return f"{value:.1f} µs"
     if value < 1e6:
@@ -17,31 +17,31 @@ def microseconds(value: float) -> str:
 
 
 def time_interval(interval: Interval) -> str:
-    """A duration in µs with its bounds: ``4.31 ms (4.02 to 4.61)``."""
+    """Write a duration in µs with its bounds: ``4.31 ms (4.02 to 4.61)``."""
     unit, divisor = ("ms", 1e3) if interval.value >= 1e3 else ("µs", 1.0)
     low, value, high = (x / divisor for x in (interval.low, interval.value, interval.high))
     return f"{value:.3g} {unit} ({low:.3g} to {high:.3g})"
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """A fraction as ``2.0 %``."""
+    """Write a fraction as ``2.0 %``."""
     return f"{100 * value:.{decimals}f} %"
 
 
 def percent_interval(interval: Interval) -> str:
-    """A fraction with its bounds: ``-2.7 % (-4.2 to -1.1)``."""
+    """Write a fraction with its bounds: ``-2.7 % (-4.2 to -1.1)``."""
     low, value, high = (100 * x for x in (interval.low, interval.value, interval.high))
     return f"{value:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 curve``, ``2 curves``."""
+    """Write a number with its noun: ``1 curve``, ``2 curves``."""
     return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def sizes_text(values: Sequence[int]) -> str:
-    """Ascending sizes, even runs shortened: ``96, 104 … 160 (by 8)``; all within a range that are
-    no multiple of a power of two: ``1 … 31 but multiples of 8``."""
+    """Write ascending sizes, even steps shortened: ``96, 104 … 160 (by 8)``; or all of a range that
+    are no multiple of a power of two: ``1 … 31 but multiples of 8``."""
     if not values:
         return "none"
     for multiple in (2, 4, 8, 16):
@@ -65,5 +65,5 @@ def sizes_text(values: Sequence[int]) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text without control characters: those are escaped."""
+    """Escape the control characters of a text, line ends among them."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -71,7 +71,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Block:
-    """Every size of an axis, by its key, timed once, in random order, in one process.
+    """One timing of every size of an axis (by its key), in random order, in one process.
 
     A size that stands twice in ``order`` is an A/A replicate. ``times_us`` are nan where a call
     lost its core or the device was throttled. ``conditions`` are a GPU's: ``clock_mhz``, the SM
@@ -87,8 +87,8 @@ class Block:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """A kernel, copy or memset of a call. ``us`` is its duration by the tracer's account, which
-    leaves out what the device needs to start it; nan on a virtual GPU."""
+    """A kernel, copy or memset of a call. ``us`` is its duration by the tracer, which leaves out
+    what the device needs to start it; nan on a virtual GPU."""
 
     name: str
     us: float

@@ -20,7 +20,7 @@ class Result:
         return str(import_module("gacprof.reporting.terminal").screen_of(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Show the same in a notebook."""
+        """Print as on the command line in a notebook, too."""
         printer.text(str(self))
 
 
@@ -30,7 +30,7 @@ class Table(Result):
     rows_in: ClassVar[str]
 
     def rows(self) -> Sequence[Any]:
-        """The rows: dataclasses, or mappings with some inside."""
+        """Return the rows: dataclasses, or mappings with some inside."""
         rows: Sequence[Any] = getattr(self, self.rows_in)
         return rows
 

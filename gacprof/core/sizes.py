@@ -63,8 +63,8 @@ ZERO = Interval(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Estimate:
-    """How many times as long as padded a misaligned product takes, by what ``groups`` of people
-    measured on ``gpus``: a further group's number lies within four times of five.
+    """An estimate of how many times as long as padded a misaligned product takes, from what
+    ``groups`` of people measured on ``gpus``: four in five further groups would be within it.
 
     It is no :class:`Interval`: it has no middle, and nothing may be chosen by it. ``basis`` says
     what was carried over to this product: their ratios, or the rates of their misaligned kernels.
@@ -79,12 +79,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SizeVerdict:
-    """One size of a dim: ``penalty`` is a fraction (0.4: 40 % slower than the best larger size),
-    ``latency_us`` that of all products that the dim feeds; None where they are not known.
+    """A verdict on one size of a dim. ``penalty`` is a fraction (0.4: 40 % slower than the best
+    larger size), ``latency_us`` the time of all products that the dim feeds; None where not known.
 
-    ``kernel`` is what serves the size, where that is known, and ``cause`` why it is not safe;
-    ``reason`` says both to people. ``estimate`` is what others' measurements say of the worst
-    product, where a source has no penalty of its own.
+    ``kernel`` serves the size, where that is known, ``cause`` is why it is not safe, and ``reason``
+    says both to people. ``estimate`` is what others measured of the worst product, where a source
+    has no penalty of its own.
     """
 
     size: int
@@ -102,8 +102,8 @@ NOT_GOOD_ENOUGH: Sequence[Cause] = ("not_comparable", "not_measured", "alignment
 
 
 def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
-    """Whether a size may be chosen: it is safe; or undecided by noise alone, its penalty estimated
-    within the source's tolerance; or of the best tier by a source without latencies."""
+    """Return whether a size may be chosen: it is safe; or undecided by noise alone, its penalty
+    estimated within the source's tolerance; or of the best tier by a source without latencies."""
     if verdict.verdict != "undecided" or verdict.cause in NOT_GOOD_ENOUGH:
         return verdict.verdict == "safe"
     penalty = verdict.penalty
@@ -129,7 +129,8 @@ class Side:
     tp: int = 1
 
     def at(self, size: int) -> int | None:
-        """The side's length at a size of the dim; None where the TP ranks cannot share it."""
+        """Return the side's length at a size of the dim; None where the TP ranks cannot share
+        it."""
         length, rest = divmod(self.others + self.times * size, self.tp)
         return length if length > 0 and rest == 0 else None
 
@@ -146,7 +147,7 @@ class Use:
     weight: float = 1.0
 
     def at(self, size: int) -> tuple[int, int] | None:
-        """(N, K) at a size of the dim; None where the TP ranks cannot share it evenly."""
+        """Return (N, K) at a size of the dim; None where the TP ranks cannot share it evenly."""
         n, k = self.N.at(size), self.K.at(size)
         if n is None or k is None:
             return None
@@ -154,8 +155,8 @@ class Use:
 
 
 def advice(source: SizeSource, options: str = "") -> str:
-    """Say how a size that a source doesn't know becomes known: by a sweep with ``options``, or, of
-    a virtual GPU, which no sweep times, otherwise."""
+    """Say how to learn of a size that a source doesn't know: by a sweep with ``options``, or
+    otherwise of a virtual GPU, which no sweep times."""
     gpu = getattr(source, "virtual_gpu", None)
     if gpu is None:
         return f"measure it by 'gacprof sweep --model MODEL{options}'"
@@ -163,7 +164,7 @@ def advice(source: SizeSource, options: str = "") -> str:
 
 
 class SizeSource(Protocol):
-    """Answers how good a size is: a measured map, the rules of a GPU, or yours.
+    """A source of answers to how good a size is: a measured map, the rules of a GPU, or yours.
 
     ``virtual_gpu``, where it has one, names the GPU of a map that no sweep can complete.
     ``provenance`` says how its answers came about ("measured on …", "by rules, not measured").
@@ -187,14 +188,14 @@ class SizeSource(Protocol):
     def tolerance(self) -> float: ...
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
-        """The sizes of a dim within [low, high] that it can judge in all of these uses."""
+        """Return the sizes of a dim within [low, high] that it can judge in all of these uses."""
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts | Sequence[SizeVerdict]:
-        """The verdict on each of these ascending sizes of a dim, summed over its uses: a list, or
-        arrays that make a verdict where it is looked at."""
+        """Return the verdict on each of these ascending sizes of a dim, its uses added up: a list,
+        or arrays that make a verdict where it is looked at."""
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """What one product takes; None where it is not known."""
+        """Return the time of one product; None where it is not known."""
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
-        """The verdict on an attention's head_dim."""
+        """Return the verdict on an attention's head_dim."""

@@ -1,4 +1,4 @@
-"""Verdicts on many sizes of one dim as arrays: words are made for a size that is looked at."""
+"""Verdicts on many sizes of one dim as arrays, whose sentences are made for the sizes looked at."""
 
 from __future__ import annotations
 

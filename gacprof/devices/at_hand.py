@@ -1,4 +1,4 @@
-"""The GPUs at hand, beside those of the data sheet."""
+"""List the GPUs at hand, beside those of the data sheet."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def gpus() -> list[GpuFacts]:
     list of GpuFacts
         The key of a GPU at hand is its device (``cuda:0``); without torch none is seen. The others'
         keys are their names as a source.
+
+    Examples
+    --------
+    >>> {gpu.key: gpu.memory_gib for gpu in gacprof.gpus()}["h100"]
+    80
     """
     if find_spec("torch") is None:
         return [*GPUS.values()]

@@ -19,7 +19,8 @@ from gacprof.devices.environment import read_environment
 from gacprof.devices.memory import Arenas
 from gacprof.devices.threads import ComputeThreads, lost_core, no_collection
 
-AWAKE_S, WAKE_S = 0.001, 0.004  # after a longer pause ten calls run 6 % slower: unrecorded
+# After a pause longer than AWAKE_S, calls for WAKE_S run 6 % slower and are not recorded.
+AWAKE_S, WAKE_S = 0.001, 0.004
 # Between two uses of a cold weight: more than the cores' share of a last-level cache. A virtual
 # machine reports its host's cache, so that the size cannot be asked for.
 REUSE_BYTES = 256 << 20
@@ -96,7 +97,8 @@ class CpuSession:
                 return
 
     def _time(self, index: int, replicate: bool) -> tuple[float, float]:
-        """Microseconds of a call, and for how many of them a thread waited for a core."""
+        """Return the microseconds of a call, and for how many of them a thread waited for a
+        core."""
         device, clock = self._device, time.perf_counter_ns
         device.current.value = self._first_place + index
         try:

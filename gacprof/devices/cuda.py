@@ -34,12 +34,12 @@ from gacprof.devices.tracing import traced_kernels
 L2_FACTOR = 2  # L2 sizes read between cold uses: fewer reorder results (pytorch/pytorch#192159)
 MAX_COLD_SHARE = 0.25  # of all memory, for an axis's cold weights
 TARGET_US = 150.0  # of a graph's calls together: an event's step is a third of a per cent of it
-LONGEST_US = 1_000.0  # of an axis's longest graph, unless a single call takes longer
+LONGEST_US = 1_000.0  # of an axis's longest graph, unless one call takes longer
 MAX_CALLS = 64
 # Operations a byte, half the ridge of the chips in gpus.toml: such calls may reach the power cap,
 # where what ran before decides the clock. A rest as long as they took follows.
 HEAVY_INTENSITY = 100.0
-PATIENCE = 8  # throttled blocks in a row left out; then the clock is held down for good
+PATIENCE = 8  # throttled blocks in a row are left out; more mean that the clock stays down
 BURN_IN_S = 0.5  # work at first, until the clock has climbed
 BLOCK_WARM_UP_US = 8_000.0  # between blocks an idle GPU's clock falls (an H100's to 345 MHz)
 MAX_WARM_UPS = 64  # graphs
@@ -113,7 +113,7 @@ class CudaDevice:
         return [TimedGraph([spin], self.graphs, self.graph_pool) for spin in spins]
 
     def clock_mhz(self) -> float:
-        """The SM clock at the meter's latest launch; a virtual GPU has none."""
+        """Return the SM clock at the meter's latest launch; a virtual GPU has none."""
         short, long = self.clock_meter
         spun_us = long.elapsed_us() - short.elapsed_us()
         return round((METER_CYCLES[1] - METER_CYCLES[0]) / spun_us, 1)
@@ -131,7 +131,7 @@ class CudaDevice:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """On this device and stream; torch's TF32 switch is left as it was."""
+        """Run the block on this device and stream, and leave torch's TF32 switch as it was."""
         tf32 = torch.backends.cuda.matmul.allow_tf32
         try:
             with torch.cuda.stream(self._stream), torch.inference_mode(), no_collection():

@@ -23,10 +23,12 @@ DIGITS = 4  # of microseconds: a tenth of a nanosecond, finer than any tick over
 
 
 class TimedGraph:
-    """A graph that measures its calls whenever it is launched. ``before`` leaves the cache as the
-    calls are to find it. The calls must have run on the current stream: what they do once (load
-    modules, ask heuristics) cannot be captured. The CUDA graph joins ``graphs`` and is to stay
-    there."""
+    """A graph that measures its calls whenever it is launched.
+
+    ``before`` leaves the cache as the calls are to find it. The calls must have run on the current
+    stream: what they do once (load modules, ask heuristics) cannot be captured. The CUDA graph
+    joins ``graphs`` and has to stay there.
+    """
 
     def __init__(
         self,
@@ -63,18 +65,21 @@ class TimedGraph:
         self._graph.replay()
 
     def elapsed_us(self) -> float:
-        """Microseconds between the events of the latest launch, once the device is done."""
+        """Return the microseconds between the events of the latest launch, once the device is
+        done."""
         return self._start.elapsed_time(self._end) * 1e3
 
     def call_us(self, constant_us: float) -> float:
-        """Microseconds of one call of the latest launch; nan where events alone took as long."""
+        """Return the microseconds of a call of the latest launch; nan where events alone took as
+        long."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
         return round(us, DIGITS) if us > 0 else math.nan
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
-    """About how long a call takes that the host enqueues, in so long, while the device sleeps. It
-    was called before. Raises where it waits for the device, which no graph can hold."""
+    """Return about how long a call takes, from calls enqueued by the host (in ``enqueue_us`` each)
+    while the device sleeps. It was called before. Raises where it waits for the device, which no
+    graph can hold."""
     with refusing_waits():  # only now: first calls may wait, to load modules
         call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

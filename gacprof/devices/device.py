@@ -16,7 +16,7 @@ UNTRACED = "GACPROF_UNTRACED"  # environment variable: a tracer has crashed a pr
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What a block gave: microseconds of a call of each point, in the order asked for."""
+    """The times of a block: microseconds of a call of each point, in the order asked for."""
 
     times_us: Sequence[float]  # nan: failed, lost its core, throttled, or on a virtual GPU
     slot_us: float  # how long one place of the block took with all that is done around its call
@@ -47,13 +47,13 @@ class Device(Protocol):
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line: its message, or its type where there is none."""
+    """Return an error in one line: its message, or its type where there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def device_name(name: str = "auto") -> str:
-    """``cpu`` or ``cuda:0`` and so on; ``auto`` is the first GPU, else the CPU."""
+    """Return ``cpu``, ``cuda:0`` and so on; for ``auto`` the first GPU, else the CPU."""
     import torch
 
     first = "cuda:0" if torch.cuda.is_available() else "cpu"

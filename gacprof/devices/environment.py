@@ -1,4 +1,4 @@
-"""A device and its software stack, so that a map can say what it holds for."""
+"""Describe a device and its software stack, so that a map can say what it holds for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEERING = ("CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_CUDNN", "TORCH_ALLOW_TF32",
 
 
 def read_environment(device: str) -> Environment:
-    """The device called ``cpu``, ``cuda`` or ``cuda:1`` and the versions that drive it."""
+    """Return the device called ``cpu``, ``cuda`` or ``cuda:1`` and the versions that drive it."""
     if device == "cpu":
         environment = _cpu_environment()
     else:
@@ -86,7 +86,7 @@ def _first_match(pattern: str, text: str) -> str:
 
 
 def _loaded_version(library: str, function: str) -> str:
-    """The result of ``size_t function(void)`` of a loaded library, such as ``130100``."""
+    """Return the result of ``size_t function(void)`` of a loaded library, such as ``130100``."""
     try:
         loaded = _first_match(rf"(/\S*{library}\.so\S*)", Path("/proc/self/maps").read_text())
         version = getattr(ctypes.CDLL(loaded), function)

@@ -23,10 +23,10 @@ from gacprof.operators.base import Operand
 BoundCall = Callable[[], Any]  # a call with its operands
 
 PAGE = 4096
-REPLICATE_OFFSET = 9 * PAGE + 1024  # other pages and cache sets, at a multiple of 512 bytes
-GROWTH = 2  # of memory; views keep what it grew from: together at most as large again
+REPLICATE_OFFSET = 9 * PAGE + 1024  # to other pages and cache sets, at a multiple of 512 bytes
+GROWTH = 2  # factor of new memory; views keep the old: together at most as large again
 MAX_SHARE = 0.25  # of the device's memory, for a call's operands and result
-PATTERN_ELEMENTS = (1 << 16) + 1  # over any tile; odd: rows of no power of two are all the same
+PATTERN_ELEMENTS = (1 << 16) + 1  # more than any tile; odd, so that rows of a power of two differ
 VISIBLE_BELOW = 1.28  # a normal number below it lets a boolean mask show a key: nine of ten
 
 
@@ -53,9 +53,9 @@ class Arenas:
         self._next: dict[tuple[int, torch.dtype], int] = {}  # where the next cold weight begins
 
     def reserve(self, point: Point, reuse_bytes: int) -> None:
-        """Memory for the point's operands; cold weights with ``reuse_bytes`` between two uses.
-        Earlier views stay valid. Raises :class:`MeasurementError` for a point of over a quarter of
-        the device's memory."""
+        """Reserve memory for the point's operands; cold weights with ``reuse_bytes`` between two
+        uses. Earlier views stay valid. Raises :class:`MeasurementError` for a point of over a
+        quarter of the device's memory."""
         operator = operators.get(point.operator)
         nbytes, limit = operator.bytes_moved(point), MAX_SHARE * self._memory_bytes
         if nbytes > limit:
@@ -74,8 +74,8 @@ class Arenas:
                 self._next[key] = 0
 
     def bind(self, point: Point, call: Callable[..., Any], *, replicate: bool) -> BoundCall:
-        """The point's call on views of this memory, which is reserved: at the start, at the
-        replicates' offset, or, of cold weights, behind the last view."""
+        """Return the point's call on views of the reserved memory: at its start, at the replicates'
+        offset, or, for cold weights, behind the last view."""
         tensors = []
         for place, operand in enumerate(operators.get(point.operator).operands(point)):
             key = place, getattr(torch, STORED_AS[operand.dtype])

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of a GPU: its driver, limits, modes and throttling."""
+"""Ask NVIDIA's management library about a GPU: its driver, limits, modes and throttling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THROTTLED_SHARE = 0.02  # of a block's time, by which a counter has grown in a t
 
 
 def nvml() -> Any:
-    """NVML, ready to be asked. Raises where it is not to be had, in many ways."""
+    """Return NVML, ready to be asked. Raises where it is not to be had, in many ways."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -25,7 +25,7 @@ def nvml() -> Any:
 
 
 def handle_of(index: int) -> Any:
-    """NVML's handle of a CUDA device."""
+    """Return NVML's handle of a CUDA device."""
     # By its UUID: NVML counts all GPUs, CUDA the visible ones. torch leaves out the prefix.
     uuid = str(torch.cuda.get_device_properties(index).uuid)
     library = nvml()
@@ -42,7 +42,7 @@ def driver_version() -> str:
 
 
 def counter_fields(driver: str) -> list[int]:
-    """The fields that count throttled nanoseconds in a driver of version ``580.95.05``."""
+    """Return the fields that count throttled nanoseconds in a driver of version ``580.95.05``."""
     numbers = tuple(int(part) for part in driver.split(".")[:2] if part.isdigit())
     for since, first in FIRST_REASON.items():
         if numbers >= since:
@@ -51,8 +51,8 @@ def counter_fields(driver: str) -> list[int]:
 
 
 def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
-    """Limits and modes that decide how fast a GPU runs, and the other processes that compute on it;
-    what NVML does not say is missing."""
+    """Return limits and modes that decide how fast a GPU runs, and the other processes that compute
+    on it; what NVML does not say is missing."""
     questions = {
         "power_limit_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
         "max_sm_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM),
@@ -84,7 +84,7 @@ class Throttling:
             self._nvml = nvml()
 
     def slowed_ns(self) -> dict[int, int]:
-        """Nanoseconds for which each cause has slowed the device."""
+        """Return the nanoseconds for which each cause has slowed the device."""
         values = []
         if self._nvml is not None:
             with suppress(self._nvml.NVMLError):  # once in a while: no reason to lose a block
@@ -92,6 +92,6 @@ class Throttling:
         return {value.fieldId: int(value.value.ullVal) for value in values if not value.nvmlReturn}
 
     def slowed_since(self, before: dict[int, int], seconds: float) -> bool:
-        """Tell whether a cause has slowed the device for a good part of these seconds."""
+        """Return whether a cause has slowed the device for a good part of these seconds."""
         limit_ns = THROTTLED_SHARE * seconds * 1e9
         return any(ns - before.get(field, ns) > limit_ns for field, ns in self.slowed_ns().items())

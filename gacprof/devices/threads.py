@@ -1,4 +1,4 @@
-"""One core for each compute thread, and how long each waited for it, while something is timed.
+"""Give each compute thread a core of its own, and tell how long it waited for it while timed.
 
 The scheduler may put two threads on one core for seconds: a product of 0.3 ms then takes 8. Without
 binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %.
@@ -40,7 +40,7 @@ class ComputeThreads:
             _place(thread, {core}, niceness=PRIORITY, instead_of=0)
 
     def waits_ns(self) -> list[int]:
-        """Time for which each thread was ready but had no core."""
+        """Return the time for which each thread was ready but had no core."""
         with suppress(OSError, ValueError, IndexError):  # of a thread that has ended
             if self._accounts:
                 return [int(os.pread(account, 80, 0).split()[1]) for account in self._accounts]
@@ -48,7 +48,8 @@ class ComputeThreads:
         return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:
-        """Wait of the thread that waited longest since a reading: the others wait for it."""
+        """Return the wait of the thread that waited longest since a reading: the others wait for
+        it."""
         return max(now - then for then, now in zip(since_ns, self.waits_ns(), strict=False)) / 1e3
 
     def close(self) -> None:
@@ -59,7 +60,7 @@ class ComputeThreads:
 
 
 def lost_core(times_us: Sequence[float], waits_us: Sequence[float]) -> list[bool]:
-    """Tell which calls of a block waited for a core for too long."""
+    """Return which calls of a block waited for a core for too long."""
     # One limit for all, the median call's: which calls count must not depend on their own times.
     limit_us = NEGLIGIBLE_WAIT * torch.tensor(times_us, dtype=torch.float64).nanquantile(0.5)
     lost: list[bool] = (torch.tensor(waits_us) > limit_us).tolist()
@@ -86,7 +87,8 @@ def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> N
 
 
 def compute_threads() -> list[int]:
-    """Ids of the threads that a large product runs on, the calling one first; empty if unclear."""
+    """Return the ids of the threads that a large product runs on, the calling one first; empty if
+    unclear."""
     x = torch.randn(768, 768)
     x @ x  # starts the pool
     before = _ticks()
@@ -101,7 +103,8 @@ def compute_threads() -> list[int]:
 
 
 def _ticks() -> dict[int, int]:
-    """Clock ticks that each thread of this process has run for (proc(5): utime + stime)."""
+    """Return the clock ticks that each thread of this process has run for (proc(5): utime +
+    stime)."""
     ticks = {}
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has just ended

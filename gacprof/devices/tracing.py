@@ -1,7 +1,7 @@
-"""Kernels of calls by torch.profiler, joined to the calls by correlation ids.
+"""Trace the kernels of calls by torch.profiler, joined to the calls by correlation ids.
 
 A launch lies within the label of its call by the host's clock, and its kernel carries the same id.
-The device's clock is not asked: CUPTI 13.0 gives the first kernels of a process's n-th session,
+The device's clock is not used: CUPTI 13.0 gives the first kernels of a process's n-th session,
 about n of them, times of another clock (pytorch/pytorch#192021).
 """
 
@@ -48,7 +48,7 @@ def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRu
 
 
 def session_events(calls: Sequence[Callable[[], object]]) -> Sequence[Any]:
-    """Events of one session in which every call is made once, under a label."""
+    """Return the events of one session in which every call is made once, under a label."""
     for name, value in KINETO_SETTINGS.items():  # read when Kineto is first used
         os.environ.setdefault(name, value)
     if os.environ.get(UNTRACED):

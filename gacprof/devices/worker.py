@@ -21,8 +21,8 @@ from gacprof.operators.base import OPERATORS
 from gacprof.operators.own import OwnOperator
 
 START_LIMIT_S = 120.0  # a first import of torch from a cold disk takes long
-CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16  # for each 16 points: one of them may be compiled
-DYING_S = 5.0  # for a worker whose pipe has closed to end
+CALL_LIMIT_S, POINTS_IN_LIMIT = 60.0, 16  # per 16 points: one may have to be compiled
+DYING_S = 5.0  # until a worker ends whose pipe has closed
 SURROUNDINGS = {  # read when torch is loaded
     "GOMP_SPINCOUNT": "30000",  # 1 ms, longer than the gap between two products; then they sleep
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "16384",  # kernels of all shapes of a sweep
@@ -32,7 +32,7 @@ SURROUNDINGS = {  # read when torch is loaded
 
 
 class WorkerLost(Exception):  # noqa: N818 - no error of a user's
-    """The worker died, hung or gave up while it was at the point of that place."""
+    """An error: the worker died, hung or gave up while it was at the point with that index."""
 
     def __init__(self, reason: str, place: int) -> None:
         super().__init__(reason)
@@ -57,7 +57,7 @@ class IsolatedDevice:
         return self._sessions[first:]
 
     def prepare_sessions(self) -> None:
-        """Prepare what the worker lacks; without a point that it dies on the others anew."""
+        """Prepare what the worker lacks; where it dies on a point, prepare the others anew."""
         while stale := [s for s in self._sessions if not s.sent and s.waiting()]:
             try:
                 self._request_sessions(stale)
@@ -85,7 +85,7 @@ class IsolatedDevice:
             session.kernels = {session.sent[place]: runs for place, runs in kernels.items()}
 
     def blame(self, lost: WorkerLost) -> bool:
-        """Make the point that the worker was at a failure; tell whether it was at one."""
+        """Mark the point that the worker was at as failed; return whether it was at one."""
         if lost.place == UNKNOWN:
             return False
         session, index = self._sent[lost.place]

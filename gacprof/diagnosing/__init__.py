@@ -1,5 +1,5 @@
-"""Checkpoint × source of sizes → the cost of each dim's size, and the size to pad it to.
+"""Judge each size of a checkpoint by a source of sizes, and find the size to pad it to.
 
-``source`` opens a map or a GPU's rules; ``diagnosis`` asks it of a checkpoint's dims, by the
-verdicts beside padded coupled dims that ``sizes`` collects; ``explain`` and ``safe_ranks`` of one.
+``source`` opens a map or a GPU's rules; ``sizes`` collects its verdicts on dims beside their padded
+coupled dims; ``diagnosis`` reports them. ``explain`` and ``safe_ranks`` are for one size or layer.
 """

@@ -60,6 +60,15 @@ def diagnose(
     Raises
     ------
     CheckpointError, MapError, ConfigError
+
+    Examples
+    --------
+    >>> diagnosis = gacprof.diagnose("tests/fixtures/checkpoints/asvd_mha_r1", "h100")
+    >>> finding = diagnosis.dims[0]
+    >>> finding.dim.size, finding.action, finding.target_size
+    (76, 'pad', 80)
+    >>> diagnosis.counts["misaligned"]
+    12
     """
     inventory = inventory_of(checkpoint)
     size_source = open_source(source)
@@ -93,10 +102,10 @@ def diagnose(
 
 
 def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
-    """Judge a dim's size as stored and beside padded coupled dims.
+    """Judge a dim's size beside padded coupled dims, since two odd dims hide each other's cost.
 
-    The latter counts, for two odd dims hide each other's cost. A size that is safe only there may
-    or may not be slow, by what its coupled dims become: it is kept.
+    If it is misaligned as stored but safe beside padded dims, the answer depends on those dims:
+    undecided, keep.
     """
     padded = table.beside_padded(dim, dim.size, window_of(dim.size)[1])
     stored = table.verdict(dim, dim.size)
@@ -142,8 +151,8 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
 def fixed_findings(
     products: Products, source: SizeSource, sizes: NewSizes = AS_STORED
 ) -> list[FixedFinding]:
-    """Sides that no dim feeds and that are misaligned on a rank, equal ones together; dims have
-    ``sizes``. A side, or rows, that are not known are not judged."""
+    """Return the sides that no dim feeds and that are (or may be) misaligned on a TP rank, equal
+    ones together; dims have ``sizes``. Sides and rows that are not known are not judged."""
     fed = set(chain.from_iterable(dim.feeds for dim in products.inventory.dims))
     places: dict[tuple[Axis, int, int, tuple[Use, ...]], list[str]] = {}
     for product in products.on_device(products.inventory.modules, sizes):
@@ -171,7 +180,7 @@ def fixed_findings(
 
 
 def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
-    """Attentions whose head_dim is misaligned or may be, with the next safe one."""
+    """Return the attentions whose head_dim is misaligned or may be, with the next safe size."""
     layers: dict[tuple[int, int, int], list[str]] = {}
     for attention in products.inventory.attentions:
         shape = attention.head_dim, *products.sharing.heads_on_rank(attention)
@@ -183,7 +192,7 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
             continue  # PyTorch refuses these heads at any size
         now = source.head_dim(head_dim, heads, kv_heads, dtype)
         if now.verdict == "unknown" or seems_safe(now, source.tolerance):
-            continue  # few are odd: the larger ones are asked for those alone
+            continue  # few head_dims are slow: only for those are larger ones judged
         larger = range(head_dim + 1, head_dim + FIXED_REACH + 1)
         verdicts = [source.head_dim(size, heads, kv_heads, dtype) for size in larger]
         better = better_size(verdicts, head_dim, source.tolerance)
@@ -193,13 +202,13 @@ def head_findings(products: Products, source: SizeSource) -> list[FixedFinding]:
 
 Action = Literal["keep", "pad", "merge", "measure"]
 """``pad`` to the better size; ``merge`` the factor pair into its dense weight, which is surely
-faster; ``measure``: a sweep would tell what the source does not; else ``keep``."""
+faster; ``measure`` what the source does not know; else ``keep``."""
 
 
 @dataclass(frozen=True)
 class DimFinding:
     """A dim, the verdict on its size beside padded coupled dims, and the size to pad it to.
-    ``target_size`` is that after the action; None: merged."""
+    ``target_size`` is the size after the action, None where factors are merged."""
 
     dim: Dim
     now: SizeVerdict
@@ -210,9 +219,9 @@ class DimFinding:
 
 @dataclass(frozen=True)
 class FixedFinding:
-    """A size that only another model would have (a vocabulary, a hidden size, a head_dim), which
-    is misaligned or may be. ``places`` are weights, or layers of an attention. ``now`` and
-    ``better`` are of what one rank holds, ``stored`` is the size in the file (None: not noted)."""
+    """A size that only another model would have (a vocabulary, a hidden size, a head_dim), which is
+    misaligned or may be. ``places`` are weights, or layers of an attention. ``now`` and ``better``
+    are sizes on one TP rank, ``stored`` is the size in the file (None: not noted)."""
 
     axis: Literal["N", "K", "head_dim"]
     places: tuple[str, ...]
@@ -223,8 +232,8 @@ class FixedFinding:
 
 @dataclass(frozen=True)
 class Diagnosis(Table):
-    """Findings on a checkpoint. ``latency_us`` is the time of the workload in all products as they
-    are, ``better_us`` after every finding's action; None where a product's time is not known.
+    """The findings on a checkpoint. ``latency_us`` is the time of the workload in all products as
+    stored, ``better_us`` after every finding's action; None where a product's time is not known.
     ``slowdown`` estimates what misaligned products cost; None where others measured too little.
 
     ``source`` and ``provenance`` say whose verdicts these are. Plain products are computed in

@@ -1,4 +1,4 @@
-"""Ranks to choose from for both products of a factor pair: a question for a compressor's loop."""
+"""Safe ranks of a factor pair, for a compressor's loop."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ def safe_ranks(
     low: int | None = None,
     high: int | None = None,
 ) -> list[int]:
-    """Return the ranks at which a linear layer's two factors are both served well, ascending: those
-    that :func:`~gacprof.core.sizes.seems_safe`, as a plan chooses. Where there is none, a warning
-    says why.
+    """Return, ascending, the ranks at which both products of a linear layer's factors are served
+    well.
+
+    They are the ranks that a plan may choose (:func:`~gacprof.core.sizes.seems_safe`). Where there
+    is none, a warning says why.
 
     Parameters
     ----------
@@ -47,6 +49,14 @@ def safe_ranks(
     ------
     MapError
         Where the source knows no rank of such a pair.
+
+    Examples
+    --------
+    >>> gacprof.safe_ranks((1024, 1024), "h100", low=80, high=128)
+    [80, 96, 112, 128]
+    >>> # of one CPU, measured
+    >>> gacprof.safe_ranks((1024, 1024), "cpu-example", low=80, high=128)
+    [80, 82, 83, 84, 86, 88, 89, 90, 96, 112, 128]
     """
     shape = getattr(layer, "shape", layer)
     if hasattr(layer, "in_features"):
@@ -80,5 +90,5 @@ def safe_ranks(
 
 
 def break_even_rank(out_features: int, in_features: int) -> int:
-    """The largest rank at which two factors are smaller than the dense weight."""
+    """Return the largest rank at which two factors are smaller than the dense weight."""
     return max(1, (out_features * in_features - 1) // (out_features + in_features))

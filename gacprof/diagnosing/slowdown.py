@@ -26,13 +26,13 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """How long a model's products take, in parts of those of the padded model: that has all sides
-    padded to multiples of 8. The host, attention and all else are not in it."""
+    """A model's time in products, as a multiple of the time of the padded model, whose sides are
+    all multiples of 8. The host, attention and all else are not in it."""
 
     tokens: tuple[int, ...]  # whose times are added up
     odd: float  # the part of products with an odd side
-    even: float  # of those with an even one that is no multiple of 8
-    unknown: float  # of misaligned ones that nothing is known of; they are taken for padded
+    even: float  # of products with an even side that is no multiple of 8, and no odd one
+    unknown: float  # of misaligned products that nobody measured, counted as padded
     low: float  # the stored model, all estimates together at their lower end
     high: float  # at their upper end
     dense: float | None  # the model whose factor pairs are multiplied out; None: it has none
@@ -43,8 +43,8 @@ class Slowdown:
 def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     """Estimate what misalignment costs a model in prefill, by the rules of a GPU.
 
-    None where no product has an estimate: of aligned and of quantised models, at few tokens, and on
-    all GPUs but few.
+    None where no product has an estimate: for aligned and quantised models, at few tokens, and on
+    most GPUs.
     """
     prefill = {count: often for count, often in products.tokens.items() if count >= MIN_ROWS}
     if not prefill or not isinstance(source, Rules):
@@ -59,7 +59,7 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
     merged = {dim.name: None for dim in inventory.dims if inventory.is_mergeable(dim)}
     dense = shapes(products, merged) if merged else {}
     flops = {shape: padded_flops(shape) for shape in stored | dense}
-    # What is the same in all three models, as a head, need not have been timed.
+    # Products that are equal in all three models, such as the head, need no time.
     needed = costs.keys() | (dense.keys() - stored.keys())
     times = padded_times(source.name, flops)
     is_timed = times.keys() >= needed
@@ -88,8 +88,8 @@ def slowdown(products: Products, source: SizeSource) -> Slowdown | None:
 
 
 def shapes(products: Products, sizes: NewSizes = AS_STORED) -> dict[Shape, float]:
-    """Return how often a model runs each shape on one device; nothing where a shape is not known,
-    or a product is not of plain 16-bit weights, whose kernels are others."""
+    """Return how often a model runs each shape on one device; nothing if a shape is not known, or a
+    product is not of plain 16-bit weights, which other kernels multiply."""
     counts: dict[Shape, float] = {}
     for product in products.on_device(products.inventory.modules, sizes):
         is_plain = product.storage.form == "none" and ITEMSIZE[product.dtype] == 2
@@ -114,5 +114,5 @@ def padded_times(gpu: str, of_shapes: Iterable[Shape]) -> dict[Shape, float]:
 
 
 def weighted(counts: Mapping[Shape, float], weights: Mapping[Shape, float]) -> dict[Shape, float]:
-    """Return each shape's weight as often as it runs; without those that have none."""
+    """Return each shape's weight times how often it runs, without shapes that have no weight."""
     return {shape: weights[shape] * often for shape, often in counts.items() if shape in weights}

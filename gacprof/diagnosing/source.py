@@ -15,12 +15,18 @@ from gacprof.workload.products import Products, plain_dtype
 from gacprof.workload.sharing import Sharing
 
 NOT_ASKED = "unknown, the dispatcher was not asked"
-"""Of a size or type beyond those of a dispatch table."""
+"""The answer for a size or type that a dispatch table does not hold."""
 
 
 def open_source(source: SizeSource | str | Path) -> SizeSource:
-    """Return the source of sizes that a name stands for: a map (shipped name, file or run folder),
-    or the rules of a GPU of the data sheet (``h100``). Raises :class:`ConfigError` for neither."""
+    """Open a source of sizes by its name: a map (shipped name, file or run folder), or the rules of
+    a GPU of the data sheet (``h100``). Raises :class:`ConfigError` for neither.
+
+    Examples
+    --------
+    >>> gacprof.open_source("h100").head_dim(107, 32, 8, "bfloat16").verdict
+    'misaligned'
+    """
     if not isinstance(source, str | Path):
         return source
     from gacprof.cliffmap.cliffmap import is_map, load_map
@@ -41,7 +47,8 @@ def products_for(
     ep: int = 1,
     dtype: str | None = None,
 ) -> Products:
-    """The products of a checkpoint at a workload, computed in types that the source holds."""
+    """Return the products of a checkpoint at a workload, computed in types that the source
+    holds."""
     usual = plain_dtype(inventory)
     chosen = choose_dtype(source, dtype, usual)
     tokens_of = workload(tokens, source)
@@ -49,8 +56,8 @@ def products_for(
 
 
 def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
-    """The type to ask about: ``dtype`` where given, else the usual one where the source holds it,
-    else the source's only one. Raises :class:`MapError` where it holds several others."""
+    """Return the type to ask about: ``dtype`` if given, else ``usual`` if the source holds it, else
+    the source's only one. Raises :class:`MapError` where it holds several others."""
     usual_name = dtype_name(usual)
     dtypes = source.dtypes or [usual_name]
     if dtype is not None or usual_name in dtypes:
@@ -68,7 +75,7 @@ def attention_dtype(products: Products) -> str:
 
 
 def kernel_lines(sharing: Sharing, source: SizeSource, dtype: str) -> tuple[str, ...]:
-    """Lines on the kernels of attention and norms as PyTorch dispatched them on a source's GPU;
+    """Return lines on the kernels of attention and norms that PyTorch dispatches on a source's GPU;
     none for a map, and for a GPU and release that were not recorded."""
     from gacprof.kernels.dispatch import load_table
     from gacprof.kernels.rules import Rules

@@ -68,8 +68,9 @@ SERVE = {
 
 @dataclass(frozen=True)
 class Exported(Result):
-    """``serve`` says how each engine loads the folder; ``max_error`` is the largest difference of
-    transformers' logits from ours over the largest logit, None where not checked."""
+    """An exported folder. ``serve`` says how each engine loads it; ``max_error`` is the largest
+    difference of transformers' logits from gacprof's over the largest logit, None where not
+    checked."""
 
     schema: ClassVar[str] = "gacprof.Exported/1"
 
@@ -177,8 +178,8 @@ def read_decoder(inventory: Inventory) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def layer_splits(inventory: Inventory) -> dict[str, str]:
-    """The tensor-parallel split of every linear layer, in the words of transformers' plans; none
-    where groups are factored."""
+    """Return the tensor-parallel split of every linear layer, in the words of transformers' plans;
+    none where groups are factored."""
     splits: dict[str, str] = {}
     dense: dict[str, str] = {}
     for module in inventory.modules:
@@ -198,7 +199,7 @@ def layer_splits(inventory: Inventory) -> dict[str, str]:
 
 
 def rope_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """RoPE as ``rope_theta`` and ``rope_scaling``."""
+    """Return RoPE as ``rope_theta`` and ``rope_scaling``."""
     # transformers 5 stores rope_parameters, and reads the older keys, which 4.56 needs
     scaling = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = scaling.pop("rope_theta", None) or config.get("rope_theta") or LLAMA_ROPE_THETA
@@ -222,7 +223,8 @@ def write_side_files(config: Mapping[str, Any], tokenizer: Path, folder: Path) -
 
 
 def error_in_transformers(inventory: Inventory, folder: Path) -> float:
-    """Largest difference of transformers' logits from the checkpoint's, over the largest logit."""
+    """Return the largest difference of transformers' logits from the checkpoint's, over the largest
+    logit."""
     expected = logits_of(inventory, TOKENS, "float32", torch.device("cpu"))
     with tempfile.TemporaryDirectory(prefix="gacprof-") as scratch:
         ids, logits = Path(scratch) / "ids", Path(scratch) / "logits"

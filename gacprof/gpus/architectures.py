@@ -29,7 +29,8 @@ class Architecture:
 
 
 def architecture_named(name: str) -> Architecture:
-    """The architecture of a name: ``sm90``, ``sm90a`` (sm90), ``gfx942``, ``cpu-amx``, ``any``."""
+    """Return the architecture of a name: ``sm90``, ``sm90a`` (sm90), ``gfx942``, ``cpu-amx``,
+    ``any``."""
     capability = re.fullmatch(r"sm(\d+)[af]?", name)
     if capability:
         return Architecture("nvidia", f"sm{capability[1]}", int(capability[1]))
@@ -67,7 +68,8 @@ class ArchitectureTiers:
 
 @cache
 def tiers_of(arch: str) -> ArchitectureTiers:
-    """The tiers of ``sm80``, ``sm90a`` …; raises :class:`ConfigError` where none are known."""
+    """Return the tiers of ``sm80``, ``sm90a`` …; raises :class:`ConfigError` where none are
+    known."""
     rows = ARCHITECTURE_TABLES["architectures"]
     name = architecture_named(arch).name
     if name not in rows:

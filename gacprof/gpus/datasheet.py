@@ -42,7 +42,7 @@ class GpuFacts:
 
 
 def gpu_row(key: str) -> dict[str, Any]:
-    """A row of the data sheet, with what it leaves to the GPU that it is ``like``."""
+    """Return a row of the data sheet, with what it leaves to the GPU that it is ``like``."""
     rows = GPU_TABLES["gpus"]
     return {**rows.get(rows[key].get("like", ""), {}), **rows[key]}
 
@@ -64,9 +64,9 @@ NO_SHEET = {key: GpuFacts(key, key, arch) for key, arch in GPU_TABLES["no_sheet"
 
 
 def gpu_facts(name: str) -> GpuFacts:
-    """The GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip. Of one
-    without a data sheet (``Tesla T4``) only the architecture is known. Raises :class:`ConfigError`
-    for all others, with those of the data sheet."""
+    """Return the GPU of that name: ``h100-pcie``, ``H100 PCIe``, or the driver's name of the chip.
+    Of one without a data sheet (``Tesla T4``) only the architecture is known. Raises
+    :class:`ConfigError` for all others, with those of the data sheet."""
     for facts in GPUS.values():
         if _plain(name) in map(_plain, (facts.key, facts.name, *facts.drivers)):
             return facts
@@ -84,7 +84,7 @@ def _plain(name: str) -> str:
 
 
 def _key_within(text: str) -> str:
-    """The key of the GPU that a text names, the one of most words; empty for none."""
+    """Return the key of the GPU that a text names, the one of most words; empty for none."""
     words = re.findall(r"[a-z0-9]+", text.lower())
     keys = {key.replace("-", ""): key for key in (*GPUS, *NO_SHEET)}
     runs = sorted(combinations(range(len(words) + 1), 2), key=lambda run: run[0] - run[1])
@@ -97,7 +97,7 @@ def _key_within(text: str) -> str:
 
 
 def find_gpu(text: str) -> GpuFacts:
-    """The GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
+    """Return the GPU that a text means, also one without a data sheet: ``h100``, ``RTX PRO 6000``,
     ``NVIDIA A100-SXM4-80GB``, ``sm90``, or ``any`` for an open one. Of several names in it the one
     of most words counts. Raises :class:`ConfigError` for none."""
     plain = "".join(re.findall(r"[a-z0-9]+", text.lower()))

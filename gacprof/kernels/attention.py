@@ -27,7 +27,7 @@ from gacprof.kernels.requirements import matches_all
 
 ATTENTION = Path(__file__).with_name("attention.toml")
 ATTENTION_DTYPES = ("float32", "bfloat16", "float16")
-"""Types of tensors that are judged; tf32 is of float32 tensors, to attention the same."""
+"""Types of tensors that are judged; attention treats tf32 as float32."""
 MAX_SWEPT = 256
 REACH = 64  # how far above a head_dim a better one is looked for: templates are as far apart
 QUALITY = ("cudnn", "filled", "unfilled", "padded", "efficient", "efficient-unfilled", "math")
@@ -37,7 +37,7 @@ ATTENTION_TABLES = shipped_table(ATTENTION, dict[str, Any])
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """One call of ``scaled_dot_product_attention`` on a GPU; ``mask``: one is passed. Raises
+    """A call of ``scaled_dot_product_attention`` on a GPU; ``mask``: one is passed. Raises
     :class:`ConfigError` for key heads that do not divide the query heads."""
 
     gpu: str
@@ -70,7 +70,8 @@ class AttentionCall:
 
 
 def release(torch: str | None) -> str:
-    """The release with rules that ``2.13`` or ``2.13.0+cu130`` names, by default the newest."""
+    """Return the release with rules that ``2.13`` or ``2.13.0+cu130`` names, by default the
+    newest."""
     releases = ATTENTION_TABLES["releases"]
     for name in releases:
         if is_same_minor(name, torch or releases[-1]):
@@ -79,7 +80,7 @@ def release(torch: str | None) -> str:
 
 
 def answer_of(call: AttentionCall) -> SdpaAnswer | None:
-    """What PyTorch answered to a call; None where nobody recorded it."""
+    """Return what PyTorch answered to a call; None where nobody recorded it."""
     table = load_table(call.gpu, call.torch)
     if table is None:
         return None
@@ -90,13 +91,14 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
 
 
 def backend(call: AttentionCall) -> str:
-    """The backend that PyTorch takes (flash, efficient, cudnn or math): recorded, or by rules."""
+    """Return the backend that PyTorch takes (flash, efficient, cudnn or math): recorded, or by
+    rules."""
     answer = answer_of(call)
     return answer.backend if answer else backend_by_rules(call)
 
 
 def backend_by_rules(call: AttentionCall) -> str:
-    """The first backend in the dispatcher's order that refuses no part of the call."""
+    """Return the first backend in the dispatcher's order that refuses no part of the call."""
     facts = call.facts
     first = ["cudnn"] if call.arch in ATTENTION_TABLES["cudnn_first"] else []
     for name in [*first, *ATTENTION_TABLES["order"]]:
@@ -106,7 +108,7 @@ def backend_by_rules(call: AttentionCall) -> str:
 
 
 def serving(call: AttentionCall) -> str:
-    """One of :data:`QUALITY`: how a call's head_dim is served."""
+    """Return how a call's head_dim is served: one of :data:`QUALITY`."""
     name, size = backend(call), call.head_dim
     if name == "flash" and size % FLASH_MULTIPLE:
         return "padded"  # q, k and v are copied before, the output is sliced after
@@ -118,14 +120,14 @@ def serving(call: AttentionCall) -> str:
 
 
 def known_steps(call: AttentionCall, name: str, table: str = "known") -> list[int]:
-    """Steps of head_dims that a backend is known to serve at their best, by the table ``mostly``
-    mostly; empty where none is."""
+    """Return the steps of head_dims that a backend is known to serve at their best (by the table
+    ``mostly``, mostly); empty where none is known."""
     rows = ATTENTION_TABLES[table].get(name, [])
     return [row["step"] for row in rows if matches_all(call.facts, row["conditions"])]
 
 
 def _place(call: AttentionCall, head_dim: int) -> int:
-    """The place of a head_dim in :data:`QUALITY`, whose first two are equals."""
+    """Return the place of a head_dim in :data:`QUALITY`, whose first two are equals."""
     return max(QUALITY.index(serving(replace(call, head_dim=head_dim))) - 1, 0)
 
 
@@ -135,8 +137,8 @@ def _best_place(call: AttentionCall) -> int:
 
 
 def judge_head_dim(call: AttentionCall) -> SizeVerdict:
-    """The verdict on a call's head_dim: safe if served in the best way that any head_dim is,
-    undecided if by a backend whose steps are not known."""
+    """Judge a call's head_dim: safe if served as well as any head_dim is, undecided if by a backend
+    whose steps are not known."""
     size, way = call.head_dim, serving(call)
     table, answer = load_table(call.gpu, call.torch), answer_of(call)
     kernel = f"SDPA {way} (by the dispatcher's rules)"
@@ -150,7 +152,7 @@ def judge_head_dim(call: AttentionCall) -> SizeVerdict:
             size, "undecided", reason=f"{kernel}: {doubt}", kernel=kernel, cause=cause
         )
     place = _place(call, size)
-    if place == _best_place(replace(call, head_dim=1)):  # one entry of the cache a call
+    if place == _best_place(replace(call, head_dim=1)):  # head_dim 1: calls share the cache's entry
         return SizeVerdict(size, "safe", reason=kernel, kernel=kernel)
     for larger in range(size + 1, size + REACH + 1):
         if _place(call, larger) < place:

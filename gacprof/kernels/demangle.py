@@ -1,8 +1,9 @@
-"""One spelling of a kernel's name, whichever tool printed it.
+"""Give a kernel's name one spelling, whichever tool printed it.
 
 The PyTorch profiler prints ``void f<128, false>(Params)``, Nsight Compute ``f<(int)128, (bool)0>``,
 symbol tables ``_Z1fILi128ELb0EEvP6Params``, and tables cut long names short. Mangled names are read
-by the package ``itanium_demangler`` (extra ``measure``); without it their identifiers are.
+by the package ``itanium_demangler`` (extra ``measure``); without it only their identifiers are
+read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CARRIER = re.compile(
 
 
 def readable(name: str) -> str:
-    """A name demangled if it is mangled, with constants as C++ writes them."""
+    """Return a name demangled if it is mangled, with constants as C++ writes them."""
     text = " ".join(name.split())
     if _MANGLED.fullmatch(text):
         text = demangle(text) or "::".join(identifiers(text)) or text
@@ -32,7 +33,8 @@ def readable(name: str) -> str:
 
 
 def demangle(name: str) -> str:
-    """``ns::function<args>`` of a mangled name; empty where it is not understood or too long."""
+    """Return ``ns::function<args>`` of a mangled name; empty where it is not understood or too
+    long."""
     if len(name) > MAX_MANGLED or find_spec("itanium_demangler") is None:
         return ""
     import itanium_demangler
@@ -49,7 +51,7 @@ def demangle(name: str) -> str:
 
 
 def identifiers(name: str) -> list[str]:
-    """All length-prefixed identifiers of a mangled name, in order."""
+    """Return all length-prefixed identifiers of a mangled name, in order."""
     words, at = [], 0
     while match := re.compile(r"\d+").search(name, at):
         digits, at = match.group(), match.end()
@@ -65,7 +67,7 @@ def identifiers(name: str) -> list[str]:
 
 
 def head_of(text: str) -> str:
-    """The function without return type, parameters and what carries it."""
+    """Return the function without return type, parameters and the templates that carry it."""
     marked = re.sub(r"\(anonymous namespace\)|<unnamed>", "{anonymous}", text)
     marked = re.sub(r"(\)?) const\b(?=\(|$)", r"\1", marked)  # of a method
     depth, start, end = 0, 0, len(marked)
@@ -86,7 +88,8 @@ def head_of(text: str) -> str:
 
 
 def without_arguments(head: str) -> str:
-    """``a<b<c>>::d<e, f>`` as ``a::d``; a name that was cut short loses its open argument too."""
+    """Return ``a<b<c>>::d<e, f>`` as ``a::d``; a name that was cut short loses its open argument
+    too."""
     letters, depth = [], 0
     for letter in head:
         if depth == 0 and letter in ">,":

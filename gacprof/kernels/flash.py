@@ -1,4 +1,4 @@
-"""In how many parts FlashAttention-2 takes the keys of a call, by its public rule.
+"""How many parts FlashAttention-2 splits the keys of a call into, by its public rule.
 
 The rule is ``num_splits_heuristic`` of ``flash_api.cpp`` (Dao-AILab/flash-attention, copied by
 PyTorch). It holds without dropout, and where a caller names no number of its own, as SDPA does.
@@ -6,8 +6,8 @@ PyTorch). It holds without dropout, and where a caller names no number of its ow
 
 import ctypes
 
-SPLIT_QUERIES = 64  # of a block of the kernel that splits keys
-SPLIT_KEYS = {64: 256, 128: 128, 256: 64}  # of such a block, by the largest head_dim it is for
+SPLIT_QUERIES = 64  # queries of a block of the kernel that splits keys
+SPLIT_KEYS = {64: 256, 128: 128, 256: 64}  # keys of such a block, by its largest head_dim
 BLOCKS_PER_SM = 2  # of 128 threads
 MAX_SPLITS = 128
 BUSY = 0.8  # share of the GPU from which on keys stay whole
@@ -38,7 +38,7 @@ def key_parts(
         return 1
     block_keys = next(keys for last, keys in SPLIT_KEYS.items() if head_dim <= last)
     key_blocks = -(-kv_len // block_keys)
-    fewest: dict[int, int] = {}  # parts that have so many blocks of keys: more would be empty
+    fewest: dict[int, int] = {}  # by blocks of keys in a part; more parts would be empty
     for parts in range(1, min(MAX_SPLITS, slots, key_blocks) + 1):
         fewest.setdefault(-(-key_blocks // parts), parts)
     efficiency = {}

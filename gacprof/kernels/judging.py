@@ -1,7 +1,8 @@
-"""Verdicts by rules on many sizes of a dim at once: the tier of each size, by remainders.
+"""Judge many sizes of a dim by rules at once: the tier of each size, by remainders.
 
-A size's tier is that of its worst use. One array holds the tiers of all sizes from the first asked
-to the reach above the last, so that the next better one of each is a running minimum from the end.
+A size's tier is that of its worst use. One array holds the tiers of all sizes from the first one
+asked for to the reach above the last, so that the next better one of each is a running minimum from
+the end.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ GEMV_DTYPES = (*HALVES, "float32", "tf32")
 """Types whose products of one row cuBLAS gives to gemv kernels: 192 of 192 in an A100's trace of
 PaLU's decode, odd ranks as fast as even ones (reports/traces.md)."""
 NOT_SERVED, UNSHARED = 99, 100
-"""The tiers of what no kernel takes, and of what TP ranks cannot share: worse than all others."""
+"""Tiers of sizes that no kernel takes, and that TP ranks cannot share: worse than all others."""
 
 
 def judge_by_tiers(
     gpu: str, table: ArchitectureTiers, uses: Sequence[Use], sizes: Sequence[int]
 ) -> Verdicts:
-    """Return the verdicts on ascending sizes of a dim, of which there is one, as there is a use."""
+    """Return the verdicts on ascending sizes of a dim; there is at least one size and one use."""
     numbers = np.asarray(sizes, int)
     reach = REACH * max(max(use.N.tp, use.K.tp) for use in uses)
     first, count = int(numbers[0]), int(numbers[-1] - numbers[0]) + reach + 1
@@ -80,9 +81,9 @@ def is_gemv(use: Use) -> bool:
 
 @lru_cache(maxsize=64)
 def tiers_of_side(multiples: Sequence[int], side: Side, first: int, count: int) -> Tiers:
-    """Return the best of the tiers of these multiples that a side's length has, at ``count`` sizes
-    of the dim."""
-    # The multiples of the worse tiers divide that of the best: tiers repeat with it.
+    """Return a side's tiers at ``count`` sizes of the dim: the best tier whose multiple its length
+    is."""
+    # Tiers repeat with the best one's multiple, which those of the worse ones divide.
     period = multiples[0] * side.tp
     whole = side.others + side.times * np.arange(first, first + min(count, period))
     length, rest = np.divmod(whole, side.tp)
@@ -108,7 +109,8 @@ def is_unsplit(table: ArchitectureTiers, use: Use, first: int, count: int) -> Bo
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:
-    """Return how far above each place the first of a lower tier is; 0 where none is in reach."""
+    """Return for each size how far above it the first size of a lower tier is; 0 where none is in
+    reach."""
     places = np.arange(len(tiers), dtype=np.int32)
     distance = np.zeros(len(tiers), np.int32)
     for level in np.flatnonzero(np.bincount(tiers))[1:]:

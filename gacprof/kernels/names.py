@@ -1,4 +1,4 @@
-"""Kernel names as identities, and the kernels of one call as groups.
+"""Read kernel names as identities, and the kernels of one call as groups.
 
 Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``.
 """
@@ -85,7 +85,7 @@ class Kernel:
 
 @cache
 def pattern_of(text: str) -> re.Pattern[str]:
-    """A pattern of the table with its macros filled in."""
+    """Return a pattern of the table with its macros filled in."""
     for name, macro in NAME_TABLES["macros"].items():
         text = text.replace(f"<{name}>", macro)
     return re.compile(text)
@@ -93,7 +93,8 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 @cache
 def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
-    """The table's rows: whether ``text`` or ``path`` is searched, for what, and what it is then."""
+    """Return the table's rows: whether ``text`` or ``path`` is searched, for what, and what it is
+    then."""
     compiled = []
     for group in NAME_TABLES["group"]:
         form = group.get("form", "…")
@@ -104,7 +105,8 @@ def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
 
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
-    """The identity that a kernel's name states; provider ``unknown`` for one of no known form."""
+    """Return the identity that a kernel's name states; provider ``unknown`` for one of no known
+    form."""
     # int() refuses numbers of more than 4,300 digits.
     if len(name) > MAX_NAME or re.search(r"\d{1000}", name):
         return Kernel(name)
@@ -124,7 +126,7 @@ def parse(name: str) -> Kernel:
 
 
 def _fields(words: Mapping[str, str], function: str) -> dict[str, Any]:
-    """A kernel's fields of the words that the patterns took out of its name."""
+    """Return a kernel's fields from the words that the patterns took out of its name."""
     dtype = _dtype(words)
     mma = words.get("mma", "")  # 16816, 16x8x16 or 16, 8, 16
     shape = NAME_TABLES["mma"].get(mma, ()) if mma.isdigit() else re.findall(r"\d+", mma)
@@ -163,7 +165,7 @@ def _first_type(words: str) -> str | None:
 
 
 def _dtype(words: Mapping[str, str]) -> str | None:
-    """The operands' type; where the name says none, the operation's (``sgemm``: float32)."""
+    """Return the operands' type; where the name says none, the operation's (``sgemm``: float32)."""
     if "dtype" in words:
         return _type(words["dtype"])
     if "operands" in words:
@@ -183,7 +185,8 @@ def _math(words: Mapping[str, str], dtype: str | None) -> str | None:
 
 
 def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
-    """Elements that rows must be a multiple of, which some names say in bytes or bits."""
+    """Return the elements that rows must be a multiple of, which some names say in bytes or
+    bits."""
     itemsize = ITEMSIZE.get(dtype or "")
     if itemsize and "planar" in words:
         itemsize //= 2  # real and imaginary parts lie apart
@@ -202,10 +205,12 @@ def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
 
 
 def attach(names: Iterable[str]) -> list[Kernel]:
-    """The main kernels of one call, in launch order. A split-K reduction joins the GEMM before it,
-    which is then marked ``split_k``; likewise combining kernels of attention. Fills and copies
-    right before an attention kernel, which is marked ``padded``, are its padding if a fill or pad
-    is among them (a copy may be anything)."""
+    """Group the main kernels of one call, in launch order.
+
+    A split-K reduction joins the GEMM before it, which is then marked ``split_k``; so do combining
+    kernels of attention. Fills and copies right before an attention kernel are its padding, and it
+    is marked ``padded``, if a fill or pad is among them (a copy may be anything).
+    """
     kernels: list[Kernel] = []
     for kernel in map(parse, names):
         last = kernels[-1] if kernels else None

@@ -1,4 +1,5 @@
-"""Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra ``ncu``)."""
+"""Read Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra
+``ncu``)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ CAPABILITY = "device__attribute_compute_capability_"
 
 
 def read_ncu(path: str | Path) -> pd.DataFrame:
-    """The kernel launches of an Nsight Compute report.
+    """Return the kernel launches of an Nsight Compute report.
 
     Parameters
     ----------

@@ -50,23 +50,24 @@ class Requirement:
     sure: Literal["high", "medium", "low"] = "high"
 
     def is_about(self, facts: Mapping[str, Any]) -> bool:
-        """Whether a product of these facts meets all conditions, and not all exceptions."""
+        """Return whether a product of these facts meets all conditions, and not all exceptions."""
         is_excepted = self.exceptions and matches_all(facts, self.exceptions)
         return matches_all(facts, self.conditions) and not is_excepted
 
 
 def matches_all(facts: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool:
-    """Whether facts meet every condition."""
+    """Return whether facts meet every condition."""
     return all(matches(facts.get(name), value) for name, value in conditions.items())
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """An engine at a version; the newest that was ``read``. ``splits`` is tensors or layers;
-    ``experts`` how TP ranks share them; ``fused`` the products that it fuses; ``uneven`` what it
-    deals out although it doesn't divide; ``memory`` the share of a GPU's that it takes unasked;
-    ``required`` the keys that its classes read of every config, by class; ``flags`` its command
-    (``serve``) and its words for degrees; ``calls_sdpa``: PyTorch picks its kernel of attention."""
+    """An engine at a version, the newest that was ``read``. ``splits`` is tensors or layers;
+    ``experts`` is how TP ranks share them; ``fused`` are the products that it fuses; ``uneven`` are
+    the counts that it splits even if ranks do not divide them; ``memory`` is the share of a GPU's
+    memory that it takes by default; ``required`` are the keys that its classes read of every
+    config, by class; ``flags`` are its command (``serve``) and its words for degrees;
+    ``calls_sdpa``: PyTorch picks its kernel of attention."""
 
     name: str
     version: str
@@ -82,8 +83,8 @@ class Engine:
     required: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def serve_command(self, **degrees: int) -> str:
-        """Return the command that serves a model at these degrees (``tp=8``): those of 1 are what
-        an engine does unasked, and of others it may have no flag."""
+        """Return the command that serves a model at these degrees (``tp=8``). Degrees of 1 are the
+        engine's default; for others it may have no flag."""
         words = [self.flags["serve"]]
         for name, degree in degrees.items():
             if degree > 1 and name in self.flags:
@@ -102,8 +103,8 @@ class Engine:
 
 
 def matches(fact: Any, condition: Any) -> bool:
-    """Whether a fact meets a condition: one of a list, equal to a flag, or in a range of numbers
-    or versions (``>=0.23,<0.29``); ``all`` is met by everything."""
+    """Return whether a fact meets a condition: one of a list, equal to a flag, or in a range of
+    numbers or versions (``>=0.23,<0.29``); ``all`` is met by everything."""
     if condition == "all":
         return True
     if isinstance(condition, list):
@@ -120,18 +121,18 @@ def _is_within(number: str, bounds: str) -> bool:
 
 @cache
 def plain_version(text: str) -> Version:
-    """``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000+`` as a version to compare by."""
+    """Return ``0.8.5``, ``v1.2rc1`` (1.2) or ``b10000+`` as a version to compare by."""
     try:
         version = Version(text.lower().strip(" vb+"))
     except InvalidVersion:
         raise ConfigError(f"'{text}' names no version: write one such as 0.32.0") from None
-    # A release candidate sorts below its release, and has the requirements of it all the same.
+    # A release candidate sorts below its release, but has the requirements of the release.
     return Version(version.base_version)
 
 
 @cache
 def load_engine(name: str, version: str | None = None) -> Engine:
-    """The requirements of an engine's version, by default the newest that was read. Raises
+    """Return the requirements of an engine's version, by default the newest that was read. Raises
     :class:`ConfigError` for an engine that nobody read."""
     engines = shipped_table(DEMANDS / "engines.toml", dict[str, list[str]])
     plain = name.strip().lower()
@@ -149,7 +150,8 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
-    """What an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md`` tells."""
+    """Return what an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md``
+    tells."""
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
     answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))

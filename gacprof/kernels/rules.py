@@ -1,4 +1,4 @@
-"""Sizes of a GPU that is not at hand, by the alignment of its kernels: tiers, never latencies.
+"""Judge sizes for a GPU that is not at hand, by the alignment of its kernels: tiers, no latencies.
 
 A size is *misaligned* where a larger one within reach is of a better tier; *unknown* where no
 kernel serves it or a larger one; else *undecided*: a size of the best tier may be chosen, but what
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Rules:
-    """The rules of one GPU, as a :class:`~gacprof.core.sizes.SizeSource`.
-    Attention is that of a ``torch`` release, by default the newest that was read. Raises
-    :class:`ConfigError` for a GPU or release that is not known."""
+    """The rules of one GPU, as a :class:`~gacprof.core.sizes.SizeSource`. They judge attention by a
+    ``torch`` release, by default the newest that was read. Raises :class:`ConfigError` for a GPU or
+    release that is not known."""
 
     tokens: Sequence[int] = ()
     tolerance = TOLERANCE
@@ -40,7 +40,7 @@ class Rules:
         self.dtypes: Sequence[str] = tuple(self._tiers.tiers)
 
     def sizes(self, uses: Sequence[Use], low: int, high: int) -> Sequence[int]:
-        """The sizes within [low, high] whose own sides are all of the best tier."""
+        """Return the sizes within [low, high] whose own sides are all of the best tier."""
         step, units = 1, []
         for use in uses:
             if use.dtype not in self._tiers.tiers:
@@ -57,7 +57,7 @@ class Rules:
         return ()
 
     def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts | list[SizeVerdict]:
-        """The verdicts on ascending sizes of a dim, each by its worst use."""
+        """Return the verdicts on ascending sizes of a dim, each by its worst use."""
         unknown = [use.dtype for use in uses if use.dtype not in self._tiers.tiers]
         if unknown or not uses:
             reason = f"{self.name} has no rules for {unknown[0]}" if unknown else "feeds no product"
@@ -67,11 +67,11 @@ class Rules:
         return judge_by_tiers(self.name, self._tiers, uses, sizes) if len(sizes) else []
 
     def latency_us(self, gemm: Gemm, tokens: int, dtype: str) -> Interval | None:
-        """None: rules know no latency."""
+        """Return None: rules know no latency."""
         return None
 
     def head_dim(self, head_dim: int, heads: int, kv_heads: int, dtype: str) -> SizeVerdict:
-        """The verdict on an attention's head_dim, in causal prefill without a mask."""
+        """Return the verdict on an attention's head_dim, in causal prefill without a mask."""
         stored = STORED_AS[compute_dtype(dtype)]
         if stored not in attention.ATTENTION_DTYPES:
             reason = f"PyTorch's attention takes no {stored}"

@@ -47,26 +47,26 @@ class Operator(ABC):
 
     @abstractmethod
     def flops(self, point: Point) -> int:
-        """Floating-point operations of one call."""
+        """Return the floating-point operations of one call."""
 
     @abstractmethod
     def operands(self, point: Point) -> tuple[Operand, ...]:
-        """The tensors that :meth:`call` takes, in order."""
+        """Return the tensors that :meth:`call` takes, in order."""
 
     @abstractmethod
     def call(self, point: Point, device: torch.device) -> Callable[..., Any]:
-        """The function of the operands that is timed."""
+        """Return the function of the operands that is timed."""
 
     def result_bytes(self, point: Point) -> int:
-        """Bytes of the result, where it is no operand."""
+        """Return the bytes of the result, where it is no operand."""
         return 0
 
     def bytes_moved(self, point: Point) -> int:
-        """Bytes that one call must at least read and write: operands and result once."""
+        """Return the bytes that one call must at least read and write: operands and result once."""
         return sum(operand.nbytes for operand in self.operands(point)) + self.result_bytes(point)
 
     def problem(self, point: Point) -> str:
-        """One line why the operator cannot take the point; empty if it can."""
+        """Say in one line why the operator cannot take the point; empty if it can."""
         return ""
 
 
@@ -79,15 +79,15 @@ def register(operator: Operator) -> None:
 
 
 def get(name: str) -> Operator:
-    """The operator of that name. Raises :class:`MeasurementError` for an unknown one."""
+    """Return the operator of that name. Raises :class:`MeasurementError` for an unknown one."""
     if name not in OPERATORS:
         raise MeasurementError(f"unknown operator '{name}': use one of {', '.join(OPERATORS)}")
     return OPERATORS[name]
 
 
 def canonical(point: Point) -> Point:
-    """The point with every dim and flag of its operator spelt out, so that equal work is equal.
-    Raises :class:`MeasurementError` for what the operator does not take."""
+    """Return the point with every dim and flag of its operator spelt out, so that equal work is
+    equal. Raises :class:`MeasurementError` for what the operator does not take."""
     operator = get(point.operator)
     names = {"dtype": [point.dtype], "dim": point.dims, "flag": point.flags}
     allowed_names = {"dtype": operator.dtypes, "dim": operator.dims, "flag": operator.flags}

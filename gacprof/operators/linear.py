@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Linear(Operator):
     """``y[M, N] = x[M, K] · W[N, K]ᵀ (+ b[N])``, where M counts tokens.
 
-    ``layout`` is ``tn`` for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W`` with
-    W[K, N]. ``offset`` moves x and W so many elements past an aligned address.
+    ``layout`` is ``tn`` for a stored Wᵀ as in ``torch.nn.Linear``, ``nn`` for ``x @ W`` with W[K,
+    N]. ``offset`` moves x and W by this many elements past an aligned address.
     """
 
     name = "linear"

@@ -1,7 +1,7 @@
-"""A function of yours as an operator: its cliffs, by the same blocks as any other's.
+"""Make a user's function an operator, whose cliffs are measured as any other's.
 
-Put the function at the top level of a module or of a script whose work stands under
-``if __name__ == "__main__"``: worker processes import it from there.
+Put the function at the top level of a module or of a script whose work stands under ``if __name__
+== "__main__"``: worker processes import it from there.
 """
 
 from __future__ import annotations
@@ -64,11 +64,7 @@ def operator(
     flops: Callable[..., int] = lambda **dims: 0,
     **shapes: Shape,
 ) -> Callable[[Callable[..., Any]], OwnOperator]:
-    """Make a function of tensors an operator that suites know by its name::
-
-        @gacprof.operator(x=("M", "K"), w=("N", "K"))
-        def gelu_linear(x, w):
-            return torch.nn.functional.gelu(x @ w.T)
+    """Make a function of tensors an operator that suites know by its name.
 
     Parameters
     ----------
@@ -88,6 +84,14 @@ def operator(
     ------
     MeasurementError
         For the name of an operator of gacprof's.
+
+    Examples
+    --------
+    >>> @gacprof.operator(x=("M", "K"), w=("N", "K"))
+    ... def gelu_linear(x, w):
+    ...     return torch.nn.functional.gelu(x @ w.T)
+    >>> gelu_linear.dims  # those that a suite names
+    ('M', 'K', 'N')
     """
 
     def decorate(function: Callable[..., Any]) -> OwnOperator:

@@ -39,7 +39,7 @@ KERNELS = {"row_sum": gacprof_row_sum, "row_copy": gacprof_row_copy}
 
 @cache
 def launcher(name: str, specialise: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The call (matrix[rows, K], result) → result, compiled with or without K's mark."""
+    """Return the call (matrix[rows, K], result) → result, compiled with or without K's mark."""
     # K is a runtime argument: Triton specialises on its divisibility, as in real kernels.
     kernel: Any = triton.jit(KERNELS[name], do_not_specialize=[] if specialise else ["K"])
 

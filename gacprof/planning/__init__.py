@@ -1,5 +1,5 @@
-"""A size for every dim: the most quality, or the least padding, within limits.
+"""Choose a size for every dim: the most quality, or the least padding, within limits.
 
-``planner`` is the verb: ``candidates`` for each dim, joint ``options`` of coupled dims, each with a
-value by ``quality``, of which ``solver`` chooses; ``plan`` is the result.
+``planner`` is the verb. ``candidates`` lists sizes for each dim, ``options`` joins those of coupled
+dims, ``quality`` gives each a value, ``solver`` chooses, and ``plan`` is the result.
 """

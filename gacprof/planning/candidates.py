@@ -1,6 +1,5 @@
-"""The sizes on offer to dims: safe ones within the window, as the objective, an engine and the user
-allow. Dims that share one size are a group.
-"""
+"""Candidate sizes of dims: the safe ones within the window that the objective, an engine and the
+user allow. Dims that share one size are a group."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ Uniform = Literal["none", "module", "role", "kind"]
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """Dims that take one size, of ``sizes``: those that are safe beside padded coupled dims first,
-    the nearest to the present one before others. None, merged, is last.
+    """A group of dims that take one size, and its candidate ``sizes``: the safe ones beside padded
+    coupled dims first, nearer to the present size before others; None (merged) last.
 
     ``times`` are the multiples of the group's size that its dims have (of shared experts, say).
     """
@@ -38,7 +37,7 @@ class SizeGroup:
 
     @property
     def largest(self) -> int:
-        """The largest present size, of those that the dims do not share yet."""
+        """The largest present size of its dims, in units of the group's size."""
         return max(dim.size // times for dim, times in zip(self.dims, self.times, strict=True))
 
     @property
@@ -48,20 +47,19 @@ class SizeGroup:
 
     @property
     def may_stay(self) -> bool:
-        """Whether the present sizes are on offer."""
+        """Whether the present sizes are among the candidates."""
         return self.largest in self.sizes and self.is_equal
 
     def at(self, size: int | None) -> dict[str, int | None]:
-        """The size by dim name."""
+        """Return the dims' sizes by name where the group has this one."""
         pairs = zip(self.dims, self.times, strict=True)
         return {dim.name: size and size * times for dim, times in pairs}
 
 
 @dataclass(frozen=True)
 class SizeRules:
-    """What the user and an engine leave to a plan: the options of that name. ``pins`` are sizes by
-    dim name, ``window`` is a fraction of the present size, ``required`` an engine's multiples by
-    dim name."""
+    """The options of a plan that restrict sizes. ``pins`` are sizes by dim name, ``window`` is a
+    fraction of the present size, ``required`` an engine's multiples by dim name."""
 
     pins: Mapping[str, int]
     window: float
@@ -70,8 +68,8 @@ class SizeRules:
     required: Mapping[str, EngineMultiple] = field(default_factory=dict)
 
     def multiple_of(self, group: SizeGroup) -> int:
-        """What a group's size has to be a multiple of, so that each dim's suits the user, the
-        units that its weights are stored in, and the engine."""
+        """Return what a group's size has to be a multiple of, to suit the user, the engine, and the
+        units that its weights are stored in."""
         multiple = self.multiple
         for dim, times in zip(group.dims, group.times, strict=True):
             of_dim = lcm(dim.step, self.required.get(dim.name, ANY_SIZE).multiple)
@@ -80,7 +78,7 @@ class SizeRules:
 
 
 def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
-    """Sizes by dim name, of texts such as ``*.mlp:width=688`` or ``*:rank=keep``.
+    """Return sizes by dim name from texts such as ``*.mlp:width=688`` or ``*:rank=keep``.
 
     Raises :class:`PlanError` for a pattern that no dim has, or a size that the dim cannot have.
     """
@@ -100,10 +98,10 @@ def read_pins(pins: Sequence[str], dims: Sequence[Dim]) -> dict[str, int]:
 
 
 def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> list[SizeGroup]:
-    """The adjustable dims in groups that take one size, each with the sizes on offer.
+    """Return the adjustable dims in groups that take one size, each with its candidate sizes.
 
-    Widths of which the config says one number, and of which nothing builds others, are a group;
-    they stay where one of them cannot change. A pinned dim leaves a ``uniform`` group.
+    Widths that the config states as one number, and that no model code builds one by one, are a
+    group; none of them changes where one cannot. A pinned dim leaves a ``uniform`` group.
     """
     inventory = table.products.inventory
     follow: dict[str, WidthKey] = {}
@@ -131,8 +129,8 @@ def size_groups(table: SizeTable, objective: Objective, rules: SizeRules) -> lis
 def _sizes(
     table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> tuple[int | None, ...]:
-    """Sizes that a group may take: the pinned one; else the safe ones, the present one where noise
-    or coupled dims may be all that keeps it from being safe, and None (merged). If the source knows
+    """Return the sizes that a group may take: only the pinned one; else the safe ones, the present
+    one where only noise or coupled dims may keep it from being safe, and None (merge). If there are
     none, the next multiple that an engine allows."""
     dim, largest, multiple = group.dims[0], group.largest, rules.multiple_of(group)
     pins = {
@@ -164,7 +162,7 @@ def _sizes(
 def _offered(
     table: SizeTable, objective: Objective, rules: SizeRules, group: SizeGroup
 ) -> dict[int, None]:
-    """The sizes that are safe for all of the dims and suit them, in the order of a group's."""
+    """Return the sizes that are safe for all of the dims, and allowed, in a group's order."""
     largest, required = group.largest, rules.multiple_of(group)
     pairs = list(zip(group.dims, group.times, strict=True))
     low = window_of(min(dim.size // times for dim, times in pairs), rules.window)[0]

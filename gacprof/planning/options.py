@@ -1,10 +1,10 @@
-"""The options of a plan: the sizes of dims, with what the weights take that they are written in.
+"""The options of a plan: sizes of dims, with what the weights take that they are written in.
 
-Dims that meet in a product, or are written in one tensor, cost what the others' sizes make of
-them. Most meet through a few: an MLP's ranks meet its width alone, and given the width each is a
-row of options of its own. So every class of such dims has a *hub*, groups without which no two
-others meet, and a scenario for each joint size of the hub that is compared. Classes share no
-weight, and rows of a scenario none, so that what they take adds up.
+What a dim costs depends on the dims that it meets in a product, or shares a tensor with. Most meet
+through a few: an MLP's ranks meet its width alone, and once that is fixed each rank is a row of
+options of its own. So every class of such dims has a *hub*, groups without which no two others
+meet, and a scenario for each joint size of the hub that is compared. Classes share no weight, and
+rows of a scenario none, so that what they take adds up.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from gacprof.workload.products import (
 if TYPE_CHECKING:
     from gacprof.workload.products import Lengths, ManySizes
 
-MAX_JOINT = 32  # a hub of up to so many joint sizes is compared whole
-LEVELS = 8  # of a larger one: steps from the smallest to the largest sizes
-MAX_LENGTH = 1 << 31  # more than a side of a product has: N and K make one number
+MAX_JOINT = 32  # a hub's joint sizes are all compared, up to this number
+LEVELS = 8  # of a larger hub: steps from the smallest to the largest sizes
+MAX_LENGTH = 1 << 31  # larger than any side: N · MAX_LENGTH + K is one number for both
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a plan is asked: a source's verdicts, an objective, the limits that are set, and the
-    sizes of dims that have no choice."""
+    """A plan's problem: a source's verdicts, an objective, the limits that are set, and the sizes
+    of dims that have no choice."""
 
     table: SizeTable
     objective: Objective
@@ -56,9 +56,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Part:
-    """Groups, with the modules and the tensors that they are in and no other part of their class
-    is. ``names`` are all dims of these. ``options`` are the sizes of a leaf; a hub has none, for
-    its sizes are those of a scenario."""
+    """A part of a class: groups, with the modules and the tensors that no other part is in.
+    ``names`` are all dims of these. ``options`` are the sizes of a leaf; a hub has none, since its
+    sizes are those of a scenario."""
 
     groups: Sequence[SizeGroup]
     modules: Sequence[Module]
@@ -78,9 +78,9 @@ class Part:
 
 @dataclass(frozen=True)
 class DimClass:
-    """Groups that meet, directly or through others. ``parts`` are a leaf for each group, and before
-    them the hub where there is one; ``may_stay`` is whether the present sizes are on offer.
-    ``joint_sizes`` are those of the hub that are compared, of ``joint_count`` there are."""
+    """A class of groups that meet, directly or through others. ``parts`` are the hub, where there
+    is one, and a leaf for each other group; ``may_stay`` is whether the present sizes may be
+    chosen. ``joint_sizes`` are those of the hub that are compared, out of ``joint_count``."""
 
     hub: Part
     parts: Sequence[Part]
@@ -164,8 +164,8 @@ def _part(
 def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[int]:
     """Return the groups that are the hub: without them no two others meet (a greedy vertex cover).
 
-    ``meets`` are the groups of a class by number, with those that they meet. Ranks that may be
-    merged go last, else those that meet the most first, of these the ones with the fewest sizes.
+    ``meets`` lists by number the groups that each group of a class meets. The hub takes first what
+    meets the most, of equal ones what has the fewest sizes, and last ranks that may be merged.
     """
     open_meets = {i: set(others) for i, others in meets.items()}
     hub = []
@@ -181,8 +181,8 @@ def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[i
 
 
 def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
-    """Return the joint sizes of a hub that are compared: all of a few. Of many the nearest that are
-    safe, the present ones, and levels, from the smallest sizes of all its groups to the largest."""
+    """Return the joint sizes of a hub to compare: all, if they are few. Else the nearest safe ones,
+    the present ones, and steps from the smallest sizes of all its groups to the largest."""
     choices: list[Sequence[int | None]] = [[group.sizes[0] for group in hub]]
     if all(group.may_stay for group in hub):
         choices.append([group.largest for group in hub])
@@ -203,8 +203,9 @@ def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
 
 @dataclass(frozen=True)
 class Row:
-    """Options of one part: sizes by dim name, and arrays with an entry for each option. ``us`` is
-    the time of the part's products, NaN where not known; ``takes`` has a row for each limit."""
+    """A row: the options of one part, as sizes by dim name, and arrays with an entry for each
+    option. ``us`` is the time of the part's products, NaN where not known; ``takes`` has a row for
+    each limit."""
 
     sizes: Sequence[NewSizes]
     values: Floats
@@ -213,11 +214,11 @@ class Row:
     takes: Floats
 
     def place(self, sizes: NewSizes) -> int:
-        """Return the place of the option of these sizes, else that of the first."""
+        """Return the index of the option of these sizes, else of the first."""
         return self.sizes.index(sizes) if sizes in self.sizes else 0
 
     def where(self, places: Sequence[int]) -> Row:
-        """Return the options at these places."""
+        """Return the options at these indices."""
         index = np.array(places, int)
         arrays = (self.values[index], self.parameters[index], self.us[index], self.takes[:, index])
         return Row([self.sizes[i] for i in places], *arrays)
@@ -227,8 +228,8 @@ Scenario = Sequence[Row]
 
 
 def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
-    """Return the scenarios of a class: for each joint size of the hub that is served well a row of
-    every part. Where there are none, the hub stays as it is or takes the first."""
+    """Return the scenarios of a class: a row for every part, for each joint size of the hub that is
+    served well. If there are none, the hub keeps its sizes or takes the first joint size."""
     hub, parts = dim_class.hub, dim_class.parts
     stored: Scenario = ()
     if dim_class.may_stay:
@@ -239,7 +240,7 @@ def scenarios_of(problem: Problem, dim_class: DimClass) -> list[Scenario]:
         fixed = {**problem.settled, **sizes}
         everything = [options_of(problem, part, part.options or [sizes], sizes) for part in parts]
         if not problem.limits and most_value(everything) < best:
-            continue  # nothing limits the better one
+            continue  # without limits the better scenario is chosen anyway
         if all(well_served(problem.table, dim, [sizes[dim.name]], fixed) for dim in hub.dims):
             pairs = zip(parts, everything, strict=True)
             rows = [row_of(problem, dim_class, part, sizes, row) for part, row in pairs]
@@ -263,8 +264,8 @@ def most_value(rows: Scenario) -> float:
 
 
 def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
-    """Return whether a scenario can be as fast as the class as it is, or is worth more. Nothing is
-    compared with times that are not known."""
+    """Return whether a scenario can be as fast as the class as stored, or is worth more. Times that
+    are not known decide nothing."""
     least_us = sum(row.us.min() for row in rows)
     stored_us = sum(row.us[0] for row in stored) if stored else np.nan
     is_slower = least_us > stored_us * (1 + ROUNDING)
@@ -272,18 +273,19 @@ def is_worth_it(rows: Scenario, stored: Scenario) -> bool:
 
 
 def row_of(problem: Problem, dim_class: DimClass, part: Part, hub_sizes: NewSizes, row: Row) -> Row:
-    """Return the options of a part's row beside the hub's sizes that are worth comparing: as fast
-    as the present one, or worth more; timed if that is; served well; and beaten by no other. Where
-    none is served well, the present size, if it may stay there."""
+    """Return the options of a part beside the hub's sizes that are worth comparing: served well, as
+    fast as the present one or worth more, timed if that is, and beaten by no other. If none is
+    served well, the present size, where it may stay."""
     is_timed = ~np.isnan(row.us)
     is_pair = np.array([None not in sizes.values() for sizes in row.sizes])
-    # Of a pair whose time isn't known nobody can say that the dense product is faster.
+    # Options are compared by time only with others that are timed: a dense product, say, is not
+    # known to be faster than a pair without a time.
     is_kept = is_timed == is_timed[is_pair].any()
     now = row.place(part.stored)
     if dim_class.may_stay and is_timed[now]:
         is_as_fast = row.us <= row.us[now] * (1 + ROUNDING)
         is_kept &= is_as_fast | (row.values > row.values[now])
-    if part.options:  # a hub's sizes were asked for before
+    if part.options:  # a hub's own sizes were judged with the scenario
         places, is_served = np.flatnonzero(is_kept).tolist(), is_kept.copy()
         for dim in part.dims:
             choices = [row.sizes[i][dim.name] for i in places]
@@ -299,8 +301,8 @@ def well_served(
     table: SizeTable, dim: Dim, choices: Sequence[int | None], sizes: NewSizes
 ) -> set[int | None]:
     """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``
-    (padded where they have none), nor beside all padded: two odd ones hide each other's cost. It
-    may be merged (None) where the dense product serves the other dims well, too."""
+    (padded ones where not given), nor beside padded ones alone: two odd dims hide each other's
+    cost. None (merge) is one where the dense product serves the other dims well, too."""
     good = set(choices)
     numbers = sorted(size for size in good if size is not None)
     coupled = coupled_dims(table.products.inventory, dim)
@@ -343,8 +345,8 @@ def options_of(
 
 
 def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) -> Floats:
-    """Return the time of the workload in these modules' products at the sizes of the columns; NaN
-    where that of a product isn't known."""
+    """Return the time of the workload in these modules' products, for each column of sizes; NaN
+    where a product's is not known."""
     products = table.products
     total = np.zeros(1)
     for module, *others in products.together(modules):
@@ -362,7 +364,7 @@ def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) ->
 def _module_us(
     table: SizeTable, module: Module, lengths: Sequence[tuple[Lengths, Lengths]]
 ) -> Floats:
-    """The time of a module's products of these lengths."""
+    """Return the time of a module's products of these lengths."""
     products = table.products
     is_biased = any(gemm.bias for gemm in module.gemms)
     total = np.zeros(1)
@@ -378,10 +380,10 @@ def _module_us(
 def _shapes_us(
     table: SizeTable, module: Module, bias: bool, ranks: tuple[int, int], shapes: Sequence[int]
 ) -> Floats:
-    """The time of a module's product at these N · MAX_LENGTH + K of all ranks together."""
+    """Return the time of a module's product at these N · MAX_LENGTH + K, for all ranks together."""
     products = table.products
     dtype, rows = products.dtype_of(module), products.rows_of(module)
-    # Layers have products of the same shapes, and scenarios the same leaves: each is asked once.
+    # Layers share shapes, and scenarios share leaves: the source is asked once for each.
     us_of = table.times.setdefault((dtype, tuple(rows.items()), bias, ranks), {})
     n_tp, k_tp = ranks
     for shape in shapes:
@@ -396,12 +398,12 @@ def _shapes_us(
 
 
 def undominated(row: Row) -> Row:
-    """Return the options that no other equals in value and undercuts in all that is limited; of
-    equal ones that of the fewest parameters, then the fastest. The best come first."""
+    """Return the options that no other equals in value and undercuts in everything that is limited;
+    of equal ones, the one with the fewest parameters, then the fastest. The best come first."""
     order = np.lexsort((np.nan_to_num(row.us), row.parameters, -row.values))
     takes = row.takes[:, order]
     takes_no_more = (takes[:, :, None] <= takes[:, None, :]).all(0)
-    # A better one that is beaten itself counts too: what beats it takes no more than either.
+    # Also beaten by an option that is beaten itself: what beats that one takes no more, either.
     is_beaten = np.triu(takes_no_more, 1).any(0)
     return row.where(order[~is_beaten].tolist())
 

@@ -1,4 +1,4 @@
-"""The verb ``pareto``: plans over several budgets side by side."""
+"""The verb ``pareto``: compare plans at several budgets."""
 
 from __future__ import annotations
 
@@ -59,6 +59,14 @@ def pareto(
     Raises
     ------
     PlanError, CheckpointError, MapError
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> # no safe sizes take as little as 0.5: it has no row
+    >>> gacprof.pareto(model, "h100", budgets=[0.5, 0.75])[["budget", "parameters"]]
+       budget  parameters
+    0    0.75     2748672
     """
     inventory, sizes = inventory_of(checkpoint), open_source(source)
     curves = loss_curves(inventory, inventory.dims, losses)

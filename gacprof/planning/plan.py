@@ -31,9 +31,9 @@ UNITS: Mapping[LimitName, str] = {"parameters": "parameters", "bytes": "bytes", 
 @dataclass(frozen=True)
 class Choice:
     """The size of one dim, before and after; ``after`` is None where its factors are merged.
-    ``verdict`` is on it beside the others' new sizes. ``loss`` is the share of its energy, or the
-    loss, that a cut gives up; None where that isn't known (of a pin). ``required`` is what the
-    engine requires of it."""
+    ``verdict`` is on the new size beside the other dims' new sizes. ``loss`` is what a cut gives
+    up, a share of energy or a measured loss; None where not known (of a pin). ``required`` is what
+    the engine requires of it."""
 
     dim: str
     kind: str
@@ -46,15 +46,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Plan(Table):
-    """Sizes for the dims of one checkpoint, which ``fingerprint`` names.
+    """A plan: sizes for the dims of the checkpoint that ``fingerprint`` names.
 
-    ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` that of
-    the products that dims feed, None where one isn't known. ``limits`` are those that the user set,
-    on all weights and products. The certificate: of all options that were compared no choice within
-    the limits has a value above ``bound``. Both are of all choices, and of the whole checkpoint's
-    parameters. ``not_compared`` joint sizes of dims that meet several others were left out. Of an
-    ``engine`` that was named, with its version and ranks, ``outcome`` is what it does with the
-    planned sizes, ``unmended`` are products that it does not serve as they are even then, and
+    ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` is that of
+    the products that dims feed, None where one is not known. ``limits`` are the user's, on all
+    weights and products.
+
+    The certificate: of all compared options no choice within the limits has a value above
+    ``bound``. ``value`` and ``bound`` are of all choices, and of the whole checkpoint's parameters.
+    ``not_compared`` joint sizes of coupled dims were left out.
+
+    Where an ``engine`` was named (with its version and ranks), ``outcome`` is what it does with the
+    planned sizes, ``unmended`` are products that it does not serve well even then, and
     ``alternatives`` all changes of the config and its ranks that it would serve better.
     """
 
@@ -122,8 +125,8 @@ def footprints(
 ) -> tuple[Lengths, Lengths]:
     """Return the parameters and bytes that these tensors take, for each of the sizes.
 
-    In place of the factors of ``modules`` whose rank is merged stands the dense weight. A tensor
-    stored once under two names counts once; rotary tables count as bytes only.
+    Where the rank of ``modules`` is merged, the dense weight counts in place of the factors. A
+    tensor stored once under two names counts once; rotary tables count as bytes only.
     """
     longer: dict[tuple[str, int], Lengths] = {}
     for name in sizes:
@@ -160,8 +163,9 @@ def limits_of(
     memory: str | float | None,
     latency: str | float | None,
 ) -> dict[LimitName, float]:
-    """The most that the whole checkpoint may take: ``budget`` is a share of the dense parameters
-    of the weights that ``dims`` are written in, ``memory`` in bytes, ``latency`` in µs."""
+    """Return the most that the whole checkpoint may take. ``budget`` is a share of the dense
+    parameters of the weights that ``dims`` are written in, ``memory`` in bytes, ``latency`` in
+    µs."""
     limits: dict[LimitName, float] = {}
     if budget is not None:
         limits["parameters"] = _parameters_at(inventory, dims, budget)
@@ -173,8 +177,9 @@ def limits_of(
 
 
 def _parameters_at(inventory: Inventory, dims: Sequence[Dim], budget: float) -> int:
-    """The checkpoint's parameters where the weights of ``dims`` have this share of those that they
-    would have with dense weights in place of factor pairs. A pruned width counts as it is."""
+    """Return the checkpoint's parameters where the weights of ``dims`` have this share of those
+    that they would have with dense weights in place of factor pairs. A pruned width counts as it
+    is."""
     ranks = {dim.name for dim in dims if dim.kind == "rank"}
     factored = [module for module in inventory.modules if ranks & set(module.dims)]
     factors = set(chain.from_iterable(module.weights for module in factored))
@@ -188,7 +193,7 @@ def _parameters_at(inventory: Inventory, dims: Sequence[Dim], budget: float) -> 
 
 
 def amount(text: str | float, units: Mapping[str, float]) -> float:
-    """``12GB`` or ``25 ms`` in bytes or µs; a number counts as it is."""
+    """Return ``12GB`` or ``25 ms`` in bytes or µs; a number counts as it is."""
     parts = re.fullmatch(r"\s*(\d*\.?\d+(?:e[+-]?\d+)?)\s*([a-zµ]*)\s*", str(text).lower())
     if parts is None or parts[2] not in units or math.isinf(float(parts[1])):
         names = ", ".join(filter(None, units))

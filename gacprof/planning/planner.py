@@ -1,4 +1,4 @@
-"""The verb ``plan``: a size for every dim, the most quality or the least padding within limits."""
+"""The verb ``plan``: choose a size for every dim, for the most quality or the least padding."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from gacprof.workload.deployment import Tokens
 MAX_WINDOW = 0.1
 """How far from a dim's size Eq. 4 is followed: about an alignment step, as in the paper's example
 (107.3 → 96, 104, 112, 128). Wider windows lost more energy than no plan at all."""
-MAX_MULTIPLE = 65_536  # more no engine has
-# A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: what
-# asks for more means percent.
+MAX_MULTIPLE = 65_536  # no engine requires more
+# A window of 1 reaches to twice a dim's size, a budget of 2 to twice the dense parameters: a
+# larger number means percent.
 MAX_SEARCH, MAX_BUDGET = 1.0, 2.0
 
 
@@ -114,6 +114,14 @@ def plan(
     Raises
     ------
     PlanError, CheckpointError, MapError, ConfigError
+
+    Examples
+    --------
+    >>> plan = gacprof.plan("tests/fixtures/checkpoints/asvd_mha_r1", "h100", objective="pad")
+    >>> plan.sizes["model.layers.0.mlp.gate_proj:rank"]  # 149 before
+    160
+    >>> plan.parameters  # before and after
+    (2754848, 2828032)
     """
     require_within("multiple", multiple, MAX_MULTIPLE)
     require_within("window", window, MAX_SEARCH)
@@ -174,7 +182,8 @@ def plan(
 def deployment_of(
     inventory: Inventory, source: SizeSource, engine: str, tp: int, ep: int
 ) -> ConfigDeployment:
-    """A checkpoint as an engine serves it: on the GPU whose rules the source is, else on any."""
+    """Return a checkpoint as an engine serves it, on the GPU whose rules the source is, else on
+    any."""
     gpu = source.name if isinstance(source, Rules) else "any"
     return deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
 
@@ -185,7 +194,7 @@ def _for_engine(
     deployment: ConfigDeployment,
     required: Mapping[str, EngineMultiple],
 ) -> Plan:
-    """A plan with what the engine requires of its sizes, what it makes of them, and what else it
+    """Add to a plan what the engine requires of its sizes, what it makes of them, and what else it
     would serve."""
     ranks = f"tp {deployment.tp}" + (f", ep {deployment.ep}" if deployment.ep > 1 else "")
     config = with_widths(deployment.config, inventory.dims, chosen.sizes)
@@ -202,7 +211,8 @@ def _for_engine(
 
 
 def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) -> None:
-    """Raise :class:`PlanError` for a limit below what this takes of it."""
+    """Raise :class:`PlanError` for a limit that an amount of ``takes`` exceeds; ``what`` takes
+    them."""
     for (name, most), amount in zip(limits.items(), takes, strict=True):
         if amount > most * (1 + ROUNDING):
             raise PlanError(
@@ -212,8 +222,8 @@ def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) ->
 
 
 def _check(table: SizeTable, chosen: Plan) -> None:
-    """Raise :class:`PlanError` where a plan doesn't hold what it says, whatever path led to it: its
-    limits, that realigning takes every size, and that the source (or an engine) knows of some."""
+    """Raise :class:`PlanError` where a plan breaks a promise, whatever path led to it: its limits,
+    that realigning takes every size, and that the source (or an engine) knows of some."""
     inventory, products = table.products.inventory, table.products
     sizes = {choice.dim: choice.after for choice in chosen.choices}
     refusal = sizes_refusal(inventory, sizes)
@@ -236,8 +246,8 @@ def _check(table: SizeTable, chosen: Plan) -> None:
 def _rest(
     table: SizeTable, classes: Sequence[DimClass], settled: NewSizes, limits: Limits
 ) -> dict[LimitName, float]:
-    """What weights outside all classes take of each limit. Raises :class:`PlanError` for a limit
-    on time where the source doesn't know that of a product."""
+    """Return what weights outside all classes take of each limit. Raises :class:`PlanError` for a
+    limit on time where the source doesn't know the time of a product."""
     inventory, products = table.products.inventory, table.products
     parts = list(chain.from_iterable(c.parts for c in classes))
     chosen = {info.stored_at for info in chain.from_iterable(part.tensors for part in parts)}
@@ -261,7 +271,7 @@ def _rest(
 def _plan_of(
     table: SizeTable, goal: Objective, sizes: NewSizes, limits: Limits, gap: float, left_out: int
 ) -> Plan:
-    """The chosen sizes as a plan, each with the verdict on it beside the others' new ones."""
+    """Return the chosen sizes as a plan, each judged beside the other dims' new ones."""
     inventory, products = table.products.inventory, table.products
     tensors = list(inventory.tensors.values())
     parameters, nbytes = footprint(inventory, tensors)

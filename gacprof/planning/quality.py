@@ -28,16 +28,16 @@ Scores = Mapping[str, float]
 @dataclass(frozen=True)
 class Objective:
     """What a plan maximises. ``quality``: the least loss by ``losses`` (curves by dim); ``pad``:
-    the fewest parameters without a cut; ``gac``: Eq. 4 of arXiv 2604.09595, importance ×
-    parameters gained, Σ sᵢ · (|Wᵢ(d)| − |W*ᵢ|), by ``scores`` (1 for a dim without one)."""
+    the fewest parameters without a cut; ``gac``: Eq. 4 of arXiv 2604.09595, importance × parameters
+    gained, Σ sᵢ · (|Wᵢ(d)| − |W*ᵢ|), by ``scores`` (1 for a dim without one)."""
 
     name: ObjectiveName
     losses: LossCurves = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
 
     def loss(self, dim: Dim, size: int | None) -> float | None:
-        """The loss at a size; None where it is not known. A larger size that was not measured,
-        and merging, lose what the present size does."""
+        """Return the loss at a size; None where it is not known. A larger size that was not
+        measured, and merging, lose what the present size loses."""
         curve = self.losses.get(dim.name, {})
         is_cut = size is not None and size < dim.size
         if size is not None and size in curve:
@@ -47,7 +47,7 @@ class Objective:
         return curve.get(dim.size, 0.0)
 
     def suits(self, dim: Dim, sizes: Ints) -> Bools:
-        """Which of these sizes the dim may have; what a cut loses must be known."""
+        """Return which of these sizes the dim may have: what a cut loses must be known."""
         is_cut = sizes < dim.size
         may_grow = not dim.refusal((dim.size // dim.step + 1) * dim.step)
         may_be_cut = np.full(len(sizes), self.name != "pad" and not dim.refusal(dim.size - 1))
@@ -59,14 +59,16 @@ class Objective:
     def values(
         self, dims: Sequence[Dim], options: Sequence[NewSizes], parameters: Floats
     ) -> Floats:
-        """The value of each option: sizes of these dims, with the parameters of their weights."""
+        """Return the value of each option: sizes of these dims, and the parameters of their
+        weights."""
         if self.name == "pad":
             return -parameters
         pairs = zip(options, parameters.tolist(), strict=True)
         return np.array([self.value(dims, sizes, weights) for sizes, weights in pairs])
 
     def value(self, dims: Sequence[Dim], sizes: NewSizes, parameters: float) -> float:
-        """The value of sizes of these dims, whose weights then have so many parameters."""
+        """Return the value of these sizes of dims, whose weights then have ``parameters``
+        parameters."""
         if self.name == "pad":
             return -float(parameters)
         if self.name == "gac":
@@ -81,9 +83,10 @@ class Objective:
 def loss_curves(
     inventory: Inventory, dims: Sequence[Dim], losses: Losses | str | Path | None
 ) -> LossCurves:
-    """The loss curves given, or read from a JSON file; else the energy that ordered ranks lose.
+    """Return the given loss curves, or those of a JSON file; else the energy that ordered ranks
+    lose.
 
-    Raises :class:`PlanError` for what are no losses by dim and size, or of none of the dims.
+    Raises :class:`PlanError` where they are no losses by dim and size, or name none of the dims.
     """
     if losses is None:
         ranks = [dim for dim in dims if dim.kind == "rank" and dim.ordered]
@@ -109,7 +112,7 @@ def loss_curves(
 
 
 def energy_lost(inventory: Inventory, dim: Dim) -> list[float]:
-    """The share of energy that sizes 0 … size of an ordered rank lose.
+    """Return the share of energy that sizes 0 … size of an ordered rank lose.
 
     For W ≈ u·v with orthonormal directions ‖u[:, i]‖·‖v[i, :]‖ is the singular value σᵢ however Σ
     is split between the factors, so that a cut tail loses Σσᵢ². Where factors are not orthonormal

@@ -1,10 +1,10 @@
-"""The most value within limits, one option of every row, and a bound that certifies it.
+"""Choose one option of every row, for the most value within limits, and certify it by a bound.
 
-A multiple-choice knapsack. Rows that depend on the sizes of a common hub belong to its scenarios,
-one of which is taken: a *class* has scenarios, a scenario rows, a row options. A price on what a
-limit counts is bisected: at any price the best options give an upper bound of the value
-(Lagrangian relaxation), and at the lowest price at which they fit they are a choice. What gap is
-left between the two HiGHS narrows, for seconds.
+This is a multiple-choice knapsack. Rows that depend on the sizes of a common hub belong to its
+scenarios, one of which is taken: a *class* has scenarios, a scenario rows, a row options. A price
+on what a limit counts is bisected: at any price the best options give an upper bound of the value
+(Lagrangian relaxation), and at the lowest price at which they fit they are a choice. If a gap is
+left between the two, HiGHS narrows it, for seconds.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from gacprof.core.verdicts import Floats, Ints
 
 Rows = Sequence[Sequence[float]]
 
-# Of few options HiGHS is asked for the last digit; of more Lagrange's gap of some 1e-4 is left.
+# HiGHS decides few options to the last digit; of more the relaxation's gap of some 1e-4 is left.
 FEW_OPTIONS = 2_000
 FEW_GAP, GAP = 1e-9, 1e-3  # from which gap on, relative to the bound: of few options, of many
 HIGHS_GAP, NODES, SECONDS = 1e-7, 2_000, 30.0
-"""HiGHS stops at this relative gap, or with the best choice after so many nodes of its search (some
-seconds; a plan is then the same each time), or where these take too long."""
+"""HiGHS stops at this relative gap; else, with its best choice, after this many nodes of its search
+(some seconds, and the same plan each time), or where these take too long."""
 HIGHS_TOLERANCE = 2e-6  # HiGHS takes a sum for within its limit that is a millionth above it
 BISECTIONS, MAX_CHANGES = 80, 1000
 ROUNDING = 1e-9  # sums of doubles in another order differ by less than this share
 TINY = 1e-300
-OUTPUT = Lock()  # held while the standard output is turned away: of threads one at a time
+OUTPUT = Lock()  # held while the standard output is discarded: by one thread at a time
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Turn away the notes that HiGHS writes to standard output, amid a result's JSON."""
+    """Discard what HiGHS writes to standard output, which would spoil a result's JSON."""
     with OUTPUT:
         libc, output, nowhere = ctypes.CDLL(None), os.dup(1), os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -97,8 +97,8 @@ class Options:
         return bool((self.takes[:, picks].sum(1) <= room).all())
 
     def beside(self, picks: Ints) -> tuple[Options, Ints]:
-        """Return the options of the scenarios that these picks are of, every row a class of its
-        own, and where each stood."""
+        """Return the options of the scenarios of these picks, with every row as a class, and the
+        index that each option had."""
         places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
         rows = np.unique(self.row_of[places], return_inverse=True)[1]
         numbers = np.arange(len(picks))
@@ -108,8 +108,8 @@ class Options:
 
 @dataclass(frozen=True)
 class Solution:
-    """``choice`` are the chosen options, one for each row of the chosen scenarios; no choice within
-    the limits has a value above ``bound``."""
+    """A choice of options, one for each row of the chosen scenarios; no choice within the limits
+    has a value above ``bound``."""
 
     choice: tuple[int, ...]
     value: float
@@ -118,7 +118,8 @@ class Solution:
 
 def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
     """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit (takes,
-    max). The choice counts within each row. Raises :class:`PlanError` where nothing fits."""
+    max). ``choice`` holds an index within each row. Raises :class:`PlanError` where nothing
+    fits."""
     lengths = np.array([len(row) for row in values], int)
     takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(-1, lengths.sum())
     numbers = np.arange(len(lengths))
@@ -131,7 +132,7 @@ def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
 
 def solve_options(options: Options, limits: Sequence[float]) -> Solution:
     """Choose a scenario of each class and an option of each of its rows: the most value within the
-    limits. Raises :class:`PlanError` where no choice is."""
+    limits. Raises :class:`PlanError` where no choice fits."""
     room = np.array([most + ROUNDING * abs(most) for most in limits])
     picks = options.best(options.values, options.ties)
     if options.fits(picks, room):
@@ -163,7 +164,7 @@ def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
     light, heavy = options.best(-costs, -values), options.best(values, costs)
     if costs[light].sum() > most:
         raise PlanError(
-            f"the sizes on offer take {costs[light].sum():,.0f} at least, and the limit is "
+            f"the smallest candidates take {costs[light].sum():,.0f}, and the limit is "
             f"{most:,.0f}: raise it, or widen the window"
         )
     bound = options.value(heavy)
@@ -180,7 +181,7 @@ def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
         price = (low + high) / 2 if high else 2 * price
     light = _filled(options, costs, most, light, heavy)
     if len(options.class_of) < len(options.scenario_of):
-        # the scenarios are chosen: their rows, one by one, may still gain
+        # with the scenarios chosen, single rows may still gain
         rows, places = options.beside(light)
         return places[_by_price(rows, limit, most)[0]], bound
     return _improved(options, costs, most, light), bound
@@ -207,8 +208,8 @@ def _filled(options: Options, costs: Floats, most: float, light: Ints, heavy: In
 
 
 def _improved(options: Options, costs: Floats, most: float, picks: Ints) -> Ints:
-    """Return the picks of classes of one row after those changes, the largest gain first, that the
-    rest of the limit has room for: options that are best at no price, too."""
+    """Return the picks of one-row classes after the changes that fit the rest of the limit, the
+    largest gain first: this reaches options that are best at no price."""
     picks = picks.copy()
     for _ in range(MAX_CHANGES):
         gains = options.values - options.values[picks][options.row_of]

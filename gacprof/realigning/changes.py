@@ -23,7 +23,7 @@ of norms (``magnitude``; a stand-in where no importance is stored)."""
 
 @dataclass(frozen=True)
 class Change:
-    """A dim and its new size, another than it has."""
+    """A change of a dim to a new size."""
 
     dim: Dim
     size: int
@@ -48,8 +48,8 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class NewCheckpoint:
-    """What ``sizes`` make of a checkpoint: changes of dims, merged modules, new tensors; or the
-    same with quantised weights in groups of ``group_size`` inputs."""
+    """A checkpoint at new ``sizes``: changes of dims, merged modules, new tensors; or with its
+    quantised weights in groups of ``group_size`` inputs."""
 
     inventory: Inventory
     sizes: NewSizes
@@ -82,7 +82,7 @@ class NewCheckpoint:
         return groups.size // self.group_size if groups and self.group_size else 1
 
     def shape(self, new: NewTensor) -> tuple[int, ...]:
-        """The shape of a new tensor, as headers and changes say it."""
+        """Return the shape of a new tensor, as headers and changes say it."""
         if len(new.parts) == 1 and not new.inner:
             return self._resized(new.parts[0])
         rows = sum(self._resized(part)[0] for part in new.parts)
@@ -99,8 +99,8 @@ class NewCheckpoint:
 
 
 def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
-    """The changes and tensors of new sizes. Raises :class:`PlanError` for ranks that cannot be
-    merged, :class:`CheckpointError` for a dim that may not take its size."""
+    """Return the changes and tensors of new sizes. Raises :class:`PlanError` for ranks that cannot
+    be merged, :class:`CheckpointError` for a dim that may not take its size."""
     refusal = sizes_refusal(inventory, sizes)
     if refusal:
         raise CheckpointError(f"{inventory.path} cannot have these sizes: {refusal}")
@@ -114,8 +114,8 @@ def new_checkpoint(inventory: Inventory, sizes: NewSizes) -> NewCheckpoint:
 
 
 def split_groups(inventory: Inventory, size: int) -> NewCheckpoint:
-    """The checkpoint with groups of ``size`` inputs, each with the scale and zero point of the
-    larger group that it is part of. Raises :class:`CheckpointError` where it can have none."""
+    """Return the checkpoint with groups of ``size`` inputs, each with the scale and zero point of
+    the larger group that it was part of. Raises :class:`CheckpointError` where it can have none."""
     refusal = "no quantised weights share scales in groups of a length that its config says"
     if inventory.groups is not None:
         refusal = inventory.groups.refusal(size)
@@ -125,7 +125,8 @@ def split_groups(inventory: Inventory, size: int) -> NewCheckpoint:
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
-    """The modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not be."""
+    """Return the modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not
+    be."""
     modules = []
     for name in sorted(ranks):
         if inventory.dim(name).kind != "rank":
@@ -143,7 +144,8 @@ def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
 
 
 def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:
-    """The tensors of the new checkpoint: stored ones by their names, merged factors as one."""
+    """Return the tensors of the new checkpoint: stored ones by their names, merged factors as
+    one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
         weights, biases = module.weights, module.biases

@@ -1,4 +1,4 @@
-"""A model in memory with new sizes: the arithmetic of files, on a module's own parameters."""
+"""New sizes for a model in memory: the arithmetic of files, on a module's own parameters."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
     Parameters that change are new objects: an optimiser needs them anew. The config, which has one
     width for all layers, changes as far as it can say the new sizes.
+
+    Examples
+    --------
+    >>> model = gacprof.load_model("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> model = gacprof.realign_model(model, "pad8")
+    >>> model.model.layers[0].self_attn.v_proj.inner.weight.shape[0]  # 76 before
+    80
     """
     inventory = inventory_of(model)
-    if inventory.is_quantised:  # its layers keep sizes of their own, which nobody read
+    if inventory.is_quantised:  # layers of quantised weights keep further sizes, which nobody read
         raise CheckpointError("quantised weights are resized in files: realign their folder")
     state = model.state_dict()
     new = new_checkpoint(inventory, new_sizes(inventory, sizes))
@@ -36,7 +43,7 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     }
     for module in new.merged:
         factor = next(model.get_submodule(module.name).parameters())
-        # Of any size: its parameters are set below
+        # its sizes do not matter: the parameters are set below
         linear = nn.Linear(1, 1, bias=f"{module.name}.bias" in changed, dtype=factor.dtype)
         linear.train(model.training).requires_grad_(factor.requires_grad)
         put(model, module.name, linear)
@@ -45,7 +52,7 @@ def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
     layers = dict(model.named_modules())
     for module in inventory.modules:
         ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
-        # ours and PaLU's keep ranks, ASVD's truncation_rank; SVD-LLM's have no module
+        # gacprof's and PaLU's modules keep ranks, ASVD's truncation_rank; SVD-LLM has no module
         for attribute in ("truncation_rank", "ranks"):
             if ranks and hasattr(layers.get(module.name), attribute):
                 setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])

@@ -1,4 +1,4 @@
-"""A checkpoint with other sizes, in a new folder."""
+"""The verb ``realign``: write a checkpoint with other sizes into a new folder."""
 
 from __future__ import annotations
 
@@ -73,6 +73,13 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
         A dim may not change; the checkpoint is incomplete; the output would lie in it.
     FileExistsError
         ``out`` exists.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> aligned = gacprof.realign(model, "pad8", "aligned")
+    >>> gacprof.scan(model).dims[0].size, gacprof.scan(aligned).dims[0].size
+    (76, 80)
     """
     inventory = inventory_of(checkpoint)
     target = Path(out)
@@ -97,7 +104,8 @@ def word_of(sizes: Sizes) -> str:
 
 
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
-    """Sizes by dim name; None: merged. Raises :class:`PlanError` or :class:`CheckpointError`."""
+    """Return sizes by dim name, None for merged. Raises :class:`PlanError` or
+    :class:`CheckpointError`."""
     if isinstance(sizes, Mapping):
         return sizes
     multiple = PADDED.fullmatch(word_of(sizes))
@@ -133,7 +141,8 @@ def next_multiple(size: int, multiple: int) -> int:
 
 
 def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
-    """Every dim that may be padded at the next multiple, those of one number all or none."""
+    """Return the next multiple for every dim that may be padded; dims that the config states as one
+    number all change or none."""
     multiples = dict.fromkeys((dim.name for dim in inventory.dims), multiple)
     sizes = at_multiples(inventory, multiples)
     if all(dim.size == sizes.get(dim.name, dim.size) for dim in inventory.dims):
@@ -149,14 +158,15 @@ def padded_sizes(inventory: Inventory, multiple: int) -> NewSizes:
 
 
 def at_multiples(inventory: Inventory, multiples: Mapping[str, int]) -> dict[str, int]:
-    """The dims that may be padded at the next of their multiples, those of one number together."""
+    """Return for each dim that may be padded its next multiple; dims that the config states as one
+    number change together."""
     sizes = {}
     for dim in inventory.dims:
         if dim.adjustable:
             multiple = lcm(multiples.get(dim.name, 1), dim.step)
             sizes[dim.name] = next_multiple(dim.size, multiple)
     for key in width_keys(inventory.config, inventory.dims):
-        if key.is_true:  # else layers differ, and no number says their widths
+        if key.is_true:  # else layers differ, and the config's number is not their width
             steps = [lcm(multiples.get(dim.name, 1), dim.step) for dim in key.dims]
             padded = key.padded(lcm(*steps))
             if not padded.keys() <= sizes.keys():
@@ -166,8 +176,8 @@ def at_multiples(inventory: Inventory, multiples: Mapping[str, int]) -> dict[str
 
 
 def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) -> NewSizes:
-    """The smallest widths that an engine serves as they are on ``tp`` ranks. Raises
-    :class:`PlanError` where it serves the present ones, or doesn't serve padded ones either, or
+    """Return the smallest widths that an engine serves as they are on ``tp`` ranks. Raises
+    :class:`PlanError` where it serves the present ones, does not serve padded ones either, or
     nobody read what it does."""
     deployment = deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
     if deployment.storage.form == "unknown":
@@ -201,7 +211,8 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
 
 
 def uniform_sizes(inventory: Inventory) -> NewSizes:
-    """All widths of one kind at their largest, rounded up: a plain config that any server loads."""
+    """Return the largest width for all widths of one kind, rounded up: a plain config that any
+    server loads."""
     attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
     widths = [dim for dim in inventory.dims if dim.kind == "width"]
     if len(widths) < len(inventory.dims) or len(attentions) > 1 or not widths:
@@ -223,7 +234,7 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     """Write everything that belongs to the new checkpoint into an empty folder, and read it back.
 
     In its record ``resized`` are [old size, new size, method] by dim. Raises
-    :class:`CheckpointError` where a tensor has not the shape that the new sizes give it, or the
+    :class:`CheckpointError` where a tensor has another shape than the new sizes give it, or the
     config no longer says widths that it said.
     """
     inventory = new.inventory
@@ -242,13 +253,13 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
     files[RECORD] = record
     for name, content in files.items():
         write_json(folder / name, content)
-    # Last, and without those just mirrored: copies would undo their new sizes
+    # Last, and without the configs just written: copies would undo their new sizes
     for name in sorted(set(inventory.side_files) - files.keys()):
         shutil.copy(Path(inventory.folder) / name, folder / name)
     # Patterns that no longer select factors, since they are merged, would be an error
     written = scan(folder, factors=None if new.merged else inventory.factors)
     wrong = untrue_keys(written.config, written.dims)
-    # What the config said wrongly before is left as it was
+    # What the config stated wrongly before stays
     wrong -= untrue_keys(inventory.config, inventory.dims)
     may_change = {dim.name for dim in inventory.dims if not dim.why}
     wrong |= {dim.name for dim in written.dims if dim.why and dim.name in may_change}
@@ -262,7 +273,7 @@ def write_checkpoint(new: NewCheckpoint, folder: Path) -> None:
 def output_tensors(
     new: NewCheckpoint, importance: Mapping[str, torch.Tensor] | None = None
 ) -> Iterator[OutputTensor]:
-    """Yield the tensors of a new checkpoint, to be written; by ``importance`` see NewValues."""
+    """Yield the tensors of a new checkpoint, to be written; ``importance`` is for NewValues."""
     values = NewValues(new, partial(read_tensor, new.inventory), importance)
     for tensor in new.tensors:
         dtype = new.inventory.tensors[tensor.inner or tensor.parts[0]].dtype

@@ -1,4 +1,4 @@
-"""The elements of new tensors. Here, and only here, cuts read the data."""
+"""The elements of new tensors. Only here do cuts read the data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Edit = tuple[Change, Place]  # a change of a dim, and one of its places in a ten
 
 
 class NewValues:
-    """The elements of new tensors; ``importance`` of entries counts instead of norms."""
+    """The elements of new tensors. A cut keeps what has the largest ``importance``, where given,
+    else the largest norms."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class NewValues:
         self._cuts: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def tensor(self, new: NewTensor) -> torch.Tensor:
-        """The elements of a new tensor, in the stored dtype: a copy, contiguous."""
+        """Return the elements of a new tensor, in the stored dtype: a contiguous copy."""
         parts = [self.changed(name) for name in new.parts]
         if new.inner:
             inner = self.changed(new.inner)
@@ -68,7 +69,8 @@ class NewValues:
         return self._resized(self.read(name), self.new.edits.get(name, ()))
 
     def _split_groups(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        """Scales, or zero points, once for each part of their group; or the parts' numbers."""
+        """Return scales, or zero points, repeated for each part of their group; or the new groups'
+        numbers."""
         parts = self.new.parts_of_group
         if place.fill != "group":
             repeated = as_bytes(tensor).repeat_interleave(parts, place.axis)
@@ -82,7 +84,7 @@ class NewValues:
         return (inputs // (place.group // parts)).to(tensor.dtype)
 
     def _resized(self, tensor: torch.Tensor, edits: Sequence[Edit]) -> torch.Tensor:
-        """The tensor, or rows of it, with these changes, whose places are ascending."""
+        """Return the tensor, or rows of it, with these changes, whose places are ascending."""
         for axis in {place.axis for _, place in edits}:
             along = [edit for edit in edits if edit[1].axis == axis]
             kept = partial(section, tensor, axis)
@@ -116,7 +118,7 @@ class NewValues:
         yield from kept(range(end, tensor.shape[axis]))
 
     def _cut_stretch(self, stretch: torch.Tensor, change: Change, axis: int) -> torch.Tensor:
-        """What a place's entries are replaced by where a dim shrinks."""
+        """Return what replaces a place's entries where a dim shrinks."""
         if change.method == "order":
             return stretch.narrow(axis, 0, change.size)
         if change.dim.name not in self._cuts:
@@ -130,7 +132,7 @@ class NewValues:
         return rounded(mixed.movedim(-1, axis), stretch.dtype)
 
     def _cut(self, change: Change) -> tuple[torch.Tensor, torch.Tensor]:
-        """By axis, the entries of the dim that are kept, or the matrix that combines them."""
+        """Return, by axis, the entries of the dim to keep, or the matrix that combines them."""
         if change.dim.name in self.importance:
             entries = most_important(self.importance[change.dim.name], change.size)
             return entries, entries
@@ -149,7 +151,7 @@ class NewValues:
 
 
 def new_entries(tensor: torch.Tensor, change: Change, place: Place) -> torch.Tensor:
-    """The entries that a place gains, of which the function doesn't depend (see ``Fill``)."""
+    """Return the entries that a place gains; the function doesn't depend on them (see ``Fill``)."""
     old, size = place.entries(change.dim.size), change.dim.size
     shape = list(tensor.shape)
     shape[place.axis] = place.growth(size, change.size)
@@ -163,7 +165,8 @@ def new_entries(tensor: torch.Tensor, change: Change, place: Place) -> torch.Ten
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, of one byte an element as plain bytes: not all such types can be joined."""
+    """Return the tensor, as plain bytes if elements have one byte: not all such types can be
+    joined."""
     return tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor
 
 
@@ -174,7 +177,8 @@ def section(tensor: torch.Tensor, axis: int, rows: range) -> list[torch.Tensor]:
 def best_factors(
     outer: torch.Tensor, inner: torch.Tensor, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out, r] by.
+    """Return matrices [r, rank] to combine the rows of inner [r, in] and the columns of outer [out,
+    r] by.
 
     They are those of the product's SVD (Eckart and Young). With outer = Q₁R₁ and innerᵀ = Q₂R₂ the
     product is Q₁(R₁R₂ᵀ)Q₂ᵀ; the SVD P·S·Qᵀ of this r×r core gives R₂ᵀQS^-½ and S^-½PᵀR₁.
@@ -191,13 +195,13 @@ def best_factors(
 
 
 def most_important(importance: torch.Tensor, count: int) -> torch.Tensor:
-    """The indices of the ``count`` largest values, ascending."""
+    """Return the indices of the ``count`` largest values, ascending."""
     # A stable sort, so that ties are cut the same on every machine
     return importance.argsort(descending=True, stable=True)[:count].sort().values
 
 
 def rounded(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
+    """Return float64 values rounded to ``dtype``, to nearest, ties to even; never to infinity."""
     narrow = values.to(dtype)
     # A float64 beyond the type's range becomes infinite without an error
     if not torch.equal(narrow.isfinite(), values.isfinite()):

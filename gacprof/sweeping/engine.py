@@ -1,4 +1,4 @@
-"""The engine of a sweep: processes, in each the axes in turn, in each turn one block."""
+"""The engine of a sweep: several processes; in each, axes take turns of one block."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gacprof.core.sizes import TOLERANCE, Interval
 from gacprof.devices.device import Device, Session
 
 PROCESSES = 3  # addresses, caches and clocks differ between processes
-MIN_BLOCKS = 12  # before a curve is first judged; then after 24, 48 …
-MAX_BLOCKS = 400  # of a curve that stays undecided
+MIN_BLOCKS = 12  # blocks before a curve is first judged; then after 24, 48 …
+MAX_BLOCKS = 400  # blocks of a curve that stays undecided
 FINEST = 0.004  # half the median width of penalties' intervals that ends a curve: tolerance / 5
 REPLICATES = 0.25  # share of sizes that have a hidden A/A replicate
 MIN_REPLICATES = 4
-BLOCK_US = 50_000  # as long as the machine's state holds; longer ones take turns through sizes
-MIN_CALLS = 12  # of a block, however long they take
+BLOCK_US = 50_000  # as long as the machine's state holds; longer blocks are split
+MIN_CALLS = 12  # calls of a block, however long they take
 
 
 def measure(
@@ -37,9 +37,9 @@ def measure(
     started: float | None = None,
     progress: Callable[[int, int, float], None] = lambda done, curves, spent: None,
 ) -> None:
-    """Measure the run's axes until each is decided, or the budget is spent. It counts from
-    ``started`` on (default: now), preparing included, which nothing cuts short. ``progress`` is
-    told the number of decided curves, of all, and the share of the budget that is spent."""
+    """Measure the run's axes until each is decided, or the budget is spent. The budget counts from
+    ``started`` on (default: now), with preparing, which nothing cuts short. ``progress`` is called
+    with the number of decided curves, of all, and the share of the budget that is spent."""
     started = started or time.monotonic()
     budget_s = budget_s or math.inf
     curves = [CurveSchedule(axis, run.blocks(axis)) for axis in run.axes]
@@ -72,7 +72,7 @@ def measure(
 
 
 def require_budget(budget_s: float | None) -> None:
-    """Raise :class:`MeasurementError` for seconds that are none."""
+    """Raise :class:`MeasurementError` for a budget that is no positive number of seconds."""
     if budget_s is not None and not budget_s > 0:
         raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
 
@@ -122,7 +122,7 @@ class CurveSchedule:
         run.record_points(axis, {}, self.failures())
 
     def next_order(self, failed: Collection[int]) -> list[int]:
-        """The sizes of the next block in a fresh random order, replicates twice."""
+        """Return the sizes of the next block in a fresh random order, replicates twice."""
         slots = [size for size in self.slots if size not in failed]
         calls = len(slots)
         if self.slot_us > 0:
@@ -130,21 +130,22 @@ class CurveSchedule:
         return self._draw.sample(slots, min(calls, len(slots)))
 
     def count(self, process: int | None = None) -> float:
-        """The number of blocks, of one process if named, partial ones by their share."""
+        """Return the number of blocks, of one process if named; a partial block counts by its
+        share."""
         calls = [len(b.order) for b in self.blocks if process in (None, b.process)]
         return sum(calls) / len(self.slots)
 
     def needs_block(self, process: int, part: int, parts: int) -> bool:
-        """Tell whether to measure another block in this process, the ``part``-th of ``parts``."""
+        """Return whether to measure another block in this process, the ``part``-th of ``parts``."""
         if len(self.session.failures) == len(self.axis.sizes):
             return False
-        # Even of a decided curve: what shifts a process may have shifted the earlier ones alike.
+        # Even of a decided curve: what shifts one process may have shifted the earlier ones alike.
         if self.count(process) < MIN_BLOCKS / parts:
             return True
         first_here = self.checked_process != process and self.count() >= MIN_BLOCKS
         if first_here or (self.checks < CHECKS and self.count() >= MIN_BLOCKS * 2**self.checks):
             self.check(process)
-        # No process takes blocks of later ones.
+        # Blocks are left for later processes.
         return not self.decided and self.count() < MAX_BLOCKS * part / parts
 
     def check(self, process: int) -> None:

@@ -1,4 +1,4 @@
-"""A suite swept by all devices of a Ray cluster: equal devices share the axes of one map."""
+"""Sweep a suite on all devices of a Ray cluster: equal devices share the axes of one map."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def sweep_fleet(
 
 
 def find_devices() -> list[dict[str, Any]]:
-    """What Ray is to give a task of each device: a GPU of a node, or all CPUs of a node without
-    one. Raises :class:`MeasurementError` for a cluster that has none."""
+    """Return what Ray is to give a task of each device: a GPU of a node, or all CPUs of a node
+    without one. Raises :class:`MeasurementError` for a cluster that has none."""
     devices = []
     for node in [node for node in ray.nodes() if node["Alive"]]:
         resources: dict[str, float] = node["Resources"]
@@ -103,13 +103,14 @@ def find_devices() -> list[dict[str, Any]]:
 
 
 def run_on(device: dict[str, Any], function: Any, *arguments: Any) -> Any:
-    """Have the function called with the device's name and these; Ray tries a lost node's anew."""
+    """Call a function on a device with its name and these arguments; Ray retries where a node is
+    lost."""
     name = "cuda" if device["num_gpus"] else "cpu"
     return ray.remote(function).options(max_retries=TRIES, **device).remote(name, *arguments)
 
 
 def environment_of(device_name: str) -> Environment:
-    """The environment of a device, read where it is."""
+    """Return the environment of a device, read where it is."""
     device = open_device(device_name, isolated=True)
     device.close()
     return device.environment
@@ -126,8 +127,8 @@ def measure_share(
 
 
 def kind_of(environment: Environment) -> str:
-    """A folder's name for devices of equal name, architecture and stack, which ends in a digest of
-    the stack: ``nvidia-h100-80gb-hbm3-sm90-torch-2.13.0-1f0c9a77``."""
+    """Return a folder's name for devices of equal name, architecture and stack, which ends in a
+    digest of the stack: ``nvidia-h100-80gb-hbm3-sm90-torch-2.13.0-1f0c9a77``."""
     stack = sorted(environment.stack.items())
     digest = hashlib.sha256(repr(stack).encode()).hexdigest()[:8]
     text = f"{environment.name} {environment.arch} torch {environment.stack['torch']} {digest}"

@@ -1,4 +1,4 @@
-"""Suites made from a checkpoint: around the sizes that it has, or over ranks that it could get.
+"""Make suites from a checkpoint: around the sizes that it has, or over ranks that it could get.
 
 The sizes around a dim are measured in every product that it feeds, beside the other dims as they
 are and as they may become; everything else once as it is, so that the whole model can be added up.
@@ -34,13 +34,13 @@ def suite_for_model(
     window: float = 0.25,
     tp: int = 1,
 ) -> Suite:
-    """Every product of a checkpoint, and the sizes that its dims could become."""
+    """Return every product of a checkpoint, at its sizes and those that its dims could become."""
     counts = dict.fromkeys(tokens or DEFAULT_TOKENS, 1.0)
     products = Products(inventory, counts, tp, dtype)
     axes = []
     for dim in inventory.dims:
         uses = list(products.uses_of(dim))
-        for multiple in PADDED_TO if dim.size % ALIGNED else ():  # beside padded neighbours too
+        for multiple in PADDED_TO if dim.size % ALIGNED else ():  # beside padded coupled dims too
             uses += products.uses_of(dim, padded_neighbours(inventory, dim, multiple))
         for use in uses:
             axes += axes_of_use(use, sizes_around(dim, window, max(use.N.tp, use.K.tp)))
@@ -63,8 +63,8 @@ def suite_for_ranks(
     *,
     dtype: str | None = None,
 ) -> Suite:
-    """The factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks`` are the
-    first and the last. Raises :class:`MeasurementError` for a range that is none, or a checkpoint
+    """Return the factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks``
+    are the first and the last. Raises :class:`MeasurementError` for an empty range, or a checkpoint
     without a dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
     if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
@@ -85,7 +85,7 @@ def suite_for_ranks(
 
 
 def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
-    """Sizes that a dim could become, each shared by so many TP ranks."""
+    """Return sizes that a dim could become, each shared by ``tp`` TP ranks."""
     local = -(-dim.size // tp)
     limit = dim.max_size if dim.dense_size else 2 * dim.size + SMALLEST_REACH
     sizes = {size * tp for size in sizes_near(local, window) if size * tp <= limit}
@@ -96,7 +96,8 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
 
 
 def sizes_near(size: int, window: float) -> set[int]:
-    """``size`` and the nearest multiples of each step on either side, within a fraction of it."""
+    """Return ``size`` and the nearest multiples of each step on either side, within a fraction of
+    it."""
     steps = STEPS_OF_ALIGNED if size % 64 == 0 and size >= LARGE else STEPS
     sizes = {size}
     for step, count in steps.items():
@@ -108,7 +109,7 @@ def sizes_near(size: int, window: float) -> set[int]:
 
 
 def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
-    """The axis that a use's product moves along as its dim takes these sizes, or none."""
+    """Return the axis that a use's product moves along as its dim takes these sizes, or none."""
     shapes = [shape for shape in map(use.at, sizes) if shape is not None]
     if not shapes or (use.N.times and use.K.times):
         return []
@@ -121,14 +122,15 @@ def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
 def linear_axis(
     dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
 ) -> Axis:
-    """An axis of a product, its weights cold: other layers' come between two uses."""
+    """Return an axis of a product with cold weights: other layers' weights come between two
+    uses."""
     fixed = {name: size for name, size in shape.items() if name != dim}
     flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))
 
 
 def attention_axes(inventory: Inventory, tokens: Sequence[int], dtype: str) -> list[Axis]:
-    """Prefill attention at the model's head_dim and the multiples of 8 just above it."""
+    """Return prefill attention at the model's head_dim and the multiples of 8 just above it."""
     axes = []
     shapes = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
     for heads, kv_heads, head_dim in sorted(shapes):

@@ -1,4 +1,4 @@
-"""What a GPU has to prepare for a sweep before the first block: said by a dry run."""
+"""Count what a GPU has to prepare for a sweep before the first block, for a dry run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def preparation(axes: Sequence[Axis], gpu: Environment) -> Preparation:
 
 
 def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
-    """Tell whether cuDNN may serve the point: so it may where PyTorch's choice is not known."""
+    """Return whether cuDNN may serve the point: true where PyTorch's choice is not known."""
     chosen = point.flags.get("backend", "none")  # only attention has one
     if chosen != "auto":
         return chosen == "cudnn"
@@ -49,7 +49,7 @@ def planned_by_cudnn(point: Point, gpu: Environment) -> bool:
 
 
 def operand_bytes(points: Sequence[Point], gpu: Environment) -> int:
-    """The most memory that all operands take, by arenas as devices.memory has them."""
+    """Return the most memory that all operands take, in arenas as devices.memory has them."""
     most_cold = MAX_COLD_SHARE * int(gpu.facts["memory_bytes"])
     flushed = L2_FACTOR * int(gpu.facts["l2_bytes"])
     arenas: dict[tuple[int, str], int] = {}

@@ -19,7 +19,7 @@ from gacprof.operators import canonical
 
 SUITES = Path(__file__).parents[1] / "suites"
 AUTO_DTYPES = {"cpu": "float32", "cuda": "float16", "virtual": "float16"}
-MAX_POINTS = 1_000_000  # at a hundred points a second three hours
+MAX_POINTS = 1_000_000  # three hours, at a hundred points a second
 
 Size = Annotated[int, Field(gt=0, le=MAX_DIM)]
 
@@ -95,6 +95,12 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
     ------
     MeasurementError
         Names the file and the key at fault.
+
+    Examples
+    --------
+    >>> axis = gacprof.load_suite("quick").axes[0]
+    >>> axis.operator, axis.dim, axis.fixed
+    ('linear', 'N', {'M': 1, 'K': 1024})
     """
     path = Path(name_or_path)
     if str(path) in shipped_suites():
@@ -117,12 +123,12 @@ def load_suite(name_or_path: str | Path, kind: str = "cuda") -> Suite:
 
 
 def shipped_suites() -> list[str]:
-    """The names of the suites that come with gacprof."""
+    """Return the names of the suites that come with gacprof."""
     return sorted(path.stem for path in SUITES.glob("*.toml"))
 
 
 def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
-    """The axes, those with one key as one that has the sizes of all."""
+    """Return the axes; those with one key become one axis with the sizes of all."""
     merged: dict[str, Axis] = {}
     for axis in axes:
         sizes = {*axis.sizes, *merged.get(axis.key, axis).sizes}
@@ -131,7 +137,7 @@ def merged_axes(axes: Iterable[Axis]) -> tuple[Axis, ...]:
 
 
 def complete_axis(axis: Axis) -> Axis:
-    """Spell out all dims and flags. Raises :class:`MeasurementError` for what cannot be."""
+    """Spell out all dims and flags. Raises :class:`MeasurementError` where that cannot be."""
     first = canonical(axis.point(axis.sizes[0]))
     canonical(axis.point(axis.sizes[-1]))  # the largest may be over an operator's limit
     fixed = {name: size for name, size in first.dims.items() if name != axis.dim}

@@ -137,7 +137,7 @@ def sweep(
 
 def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:
     """Open a new run folder, or the one that this sweep began, for writing. Raises
-    :class:`MeasurementError` for other axes, another device, or where a sweep in it still runs."""
+    :class:`MeasurementError` for other axes, another device, or where a sweep still runs in it."""
     if not resume:
         return RunWriter.create(folder, RunHeader(suite.name, environment, suite.axes))
     run = RunWriter(folder)

@@ -30,7 +30,8 @@ else it is ``attention``. The rest is some ``other`` kernel, or its name is ``un
 
 @dataclass(eq=False)
 class Run:
-    """All runs of one product, or of what is none, in kernels of one tier, for ``us`` in all."""
+    """All runs of one product (or of a kernel that is none) in kernels of one tier, for ``us`` in
+    all."""
 
     kernel: Kernel
     product: RecordedProduct | None
@@ -77,9 +78,9 @@ class Run:
         return {dim: n for dim, n in self.contiguous_lengths.items() if n % multiple}
 
     def floor_us(self, facts: GpuFacts | None) -> float | None:
-        """What all runs take at the data sheet's rates, by arithmetic or by bytes; None where the
-        shape or the rates are not known. None was faster of 186 products in public traces and of
-        38,025 on an H200 (tests/fixtures/h200/planes.json.gz)."""
+        """Return what all runs take at the data sheet's rates, by arithmetic or by bytes; None
+        where the shape or the rates are not known. None was faster of 186 products in public traces
+        and of 38,025 on an H200 (tests/fixtures/h200/planes.json.gz)."""
         if facts is None or self.product is None or self.kernel.dtype is None:
             return None
         times = []

@@ -19,22 +19,22 @@ from gacprof.tracing.runs import Kind, runs_of
 from gacprof.tracing.summaries import read_ncu_report, read_nsys
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
 
-MIN_GAIN = 0.02  # of the GPU's time: what is worth a finding
-COMPARED = 0.9  # of the time of misaligned products: enough to speak of all
+MIN_GAIN = 0.02  # share of the GPU's time that is worth a finding
+COMPARED = 0.9  # share of the misaligned products' time, enough to speak of all
 
 
 @dataclass(frozen=True)
 class TraceReport(Table):
-    """The kernels of a trace by what names and shapes say. Shares are fractions of the GPU's time;
-    ``causes`` are those of the misaligned products.
+    """A report on a trace's kernels, by what names and shapes say. Shares are fractions of the
+    GPU's time; ``causes`` are those of the misaligned products.
 
-    ``gain_at_most`` is what the misaligned products take beyond the data sheet's floor, or all that
-    they take where that is not known (attention); what other kernels could save, such as ``gemv``,
-    it does not bound. ``gain_like_aligned`` is what would be won if they came as near the floor as
-    aligned products of like size (None: most have none). ``in_graphs`` is the share of CUDA
-    graphs, whose kernels have no shapes. Of the ``weight_products`` that have a shape ``matched``
-    have the lengths of the checkpoint's weights. ``operators`` counts those of the host.
-    ``data_sheet`` is the GPU's key there; empty: no floor is known.
+    ``gain_at_most`` is the time of the misaligned products beyond the data sheet's floor, or all of
+    it where no floor is known (attention); it does not bound what other kernels could save, such as
+    ``gemv``. ``gain_like_aligned`` is what would be won if they came as near the floor as aligned
+    products of like size (None: most have none). ``in_graphs`` is the share of CUDA graphs, whose
+    kernels have no shapes. Of the ``weight_products`` that have a shape ``matched`` have the
+    lengths of the checkpoint's weights. ``operators`` counts those of the host. ``data_sheet`` is
+    the GPU's key there; empty: no floor is known.
     """
 
     schema: ClassVar[str] = "gacprof.TraceReport/1"
@@ -144,8 +144,8 @@ def read_recording(path: Path) -> Recording:
 
 
 def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
-    """Return the data sheet of the GPU that a trace names, else of the one that the user names: it
-    has to be of the architecture that the trace's name hints at (a slice of a GPU)."""
+    """Return the data sheet of the GPU that a trace names, else of the one that the user names. The
+    latter has to be of the architecture that the trace's name hints at (a slice of a GPU)."""
     recorded = hinted = None
     with suppress(ConfigError):
         hinted = find_gpu(device)
@@ -160,8 +160,8 @@ def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
 
 
 def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> float | None:
-    """Return the share that would be won at the rates of aligned products; None where too many have
-    none of like size."""
+    """Return the share that would be won at the rates of aligned products; None where for too many
+    no aligned one is of like size."""
     gain = compared = 0.0
     for finding in products:
         if finding.like_aligned_us is not None:

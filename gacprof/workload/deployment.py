@@ -17,13 +17,14 @@ from gacprof.kernels.requirements import Engine
 Tokens = Mapping[int, float] | Sequence[int]
 DEFAULT_TOKENS: Mapping[int, float] = MappingProxyType({1: 1.0, 1024: 1.0})
 """One decode step and one prefill of 1024 tokens (the papers' sequence length), equally."""
-MAX_RANKS = 65_536  # more devices no engine spreads a model over
+MAX_RANKS = 65_536  # no engine spreads a model over more devices
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Ranks and what they run: ``tp`` tensor-parallel ones, ``ep`` that share out whole experts,
-    ``dp`` data-parallel ones. ``tokens`` are rows of x, and how often each count runs.
+    """The ranks that serve a model, and what they run: ``tp`` tensor-parallel ones, ``ep`` that
+    share out whole experts, ``dp`` data-parallel ones. ``tokens`` are rows of x, and how often each
+    count runs.
 
     The ``engine`` says what is fused, padded and shared unevenly (None: Megatron-LM's rules),
     ``storage`` how weights are stored (None: as the config says).
@@ -60,7 +61,8 @@ class Deployment:
 
 
 def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
-    """Token counts and their weights, by default the source's, else :data:`DEFAULT_TOKENS`."""
+    """Return token counts and their weights, by default the source's, else
+    :data:`DEFAULT_TOKENS`."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     if isinstance(tokens, Integral):

@@ -22,10 +22,10 @@ BLOCK_OF = row_of_word(LAYER_TABLES["blocks"])
 
 
 def weight_bytes(sizes: ConfigSizes, inventory: Inventory, deployment: Deployment) -> int | None:
-    """The bytes of the weights that one rank holds; None where the config doesn't say them.
+    """Return the bytes of the weights that one rank holds; None where the config doesn't say them.
 
-    The text part's products alone: no norms, biases, routers, and no layer that guesses ahead. Keys
-    that may bear a size and that nobody read, up to now, leave it unknown.
+    Only the text part's products count: no norms, biases, routers, and no layer that guesses ahead.
+    A key that may hold a size and that nobody read so far leaves the bytes unknown.
     """
     counts = layer_counts(sizes)
     if not counts or any(key_gaps(sizes)):
@@ -45,14 +45,14 @@ def weight_bytes(sizes: ConfigSizes, inventory: Inventory, deployment: Deploymen
 
 
 def weight_bits(storage: Storage) -> float:
-    """The bits of a weight with its part of a scale; 0 where they aren't known."""
+    """Return the bits of a weight with its part of a scale; 0 where they aren't known."""
     bits, scale, group = TABLES["bits"].get(storage.form, (0, 0, 1))
     return bits + max(0.0, scale / (storage.group or group))  # -1: a scale for a whole row
 
 
 def layer_counts(sizes: ConfigSizes) -> Counter[str]:
-    """How many layers have a block of each kind (``mlp``), where those differ the first, second …
-    of them (``mlp 0``); nothing where the config doesn't say it."""
+    """Return how many layers have a block of each kind (``mlp``; ``mlp 0``, ``mlp 1`` … where its
+    widths differ); nothing where the config doesn't say it."""
     values, layers = sizes.values, sizes.get("layers")
     listed = [values.get(key) for key in LAYERS["kinds"] if isinstance(values.get(key), list | str)]
     interval = stated_size(values, ["full_attention_interval"])
@@ -72,14 +72,14 @@ def layer_counts(sizes: ConfigSizes) -> Counter[str]:
     widths = values.get("intermediate_size")
     if isinstance(widths, list):
         counts.update({f"mlp {i}": widths.count(w) for i, w in enumerate(mlp_widths(sizes))})
-    # a config is silent where the head is the embedding, as transformers is
+    # silence means that the head is the embedding, as in transformers
     head = int(values.get("tie_word_embeddings") is False)
     counts.update({"shared": counts["moe"], "": 1, "head": head})
     return counts if layers else Counter()
 
 
 def sparse_layers(sizes: ConfigSizes) -> int:
-    """How many layers route tokens to experts, where each has an MLP or experts."""
+    """Return how many layers route tokens to experts, where each has an MLP or experts."""
     values, layers = sizes.values, sizes.get("layers") * sizes.has_experts
     for key in LAYERS["sparse_lists"]:
         if isinstance(values.get(key), list):

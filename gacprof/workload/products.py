@@ -32,21 +32,21 @@ if TYPE_CHECKING:  # what diagnosing needs does without numpy
     """Sizes by dim name, as :data:`NewSizes`, or columns of them, all equally long."""
 MERGED = 0  # stands in a column for None: the rank is merged
 PADDED_TO = (64, 8)
-"""Multiples that coupled dims are taken to be padded to where a dim is judged beside them, and
-measured: one of 64 hides nothing of a smaller period."""
+"""Coupled dims count as padded to these multiples where a dim is judged or measured beside them: a
+multiple of 64 hides no smaller period."""
 ALWAYS_FUSED = frozenset({"in_proj", "in_proj_qkvz", "in_proj_ba", "w1/w3"})
 """Products that are stored as one, or that every kernel of experts multiplies as one."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product as one device runs it.
+    """A matrix product as one device runs it.
 
     ``parts`` are those of several ``weights`` that are multiplied together; ``module`` is the first
     one's, with ``{}`` for the layer's number. ``N`` and ``K`` are 0 where a config doesn't say
     them, None where ranks cannot share them evenly; ``whole`` is the stored length of the
-    ``shared_side`` that ``ranks`` ranks share. ``rows`` are rows of x, and how often each number
-    of them runs; none where not known.
+    ``shared_side`` that ``ranks`` ranks share. ``rows`` are rows of x, and how often each number of
+    them runs; empty where not known.
     """
 
     weights: tuple[str, ...]
@@ -114,7 +114,8 @@ class Products:
             self.fused |= deployment.engine.fused
 
     def dtype_of(self, module: Module) -> str:
-        """The type of a module's products: of packed and integer weights the model's plain type."""
+        """Return the type of a module's products: of packed and integer weights the model's plain
+        type."""
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
@@ -134,7 +135,7 @@ class Products:
     def gemms(
         self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
     ) -> list[Gemm]:
-        """A module's products on all ranks together, those of ``others`` added to N: one dense
+        """Return a module's products on all ranks together, with N of ``others`` added: one dense
         product where a rank of it is merged (None)."""
         lengths = self.lengths(module, sizes, others)
         if is_merged(module, sizes):
@@ -147,7 +148,8 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """N and K of a module's products on all ranks together, a merged rank as it is stored."""
+        """Return N and K of a module's products on all ranks together, a merged rank as it is
+        stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -165,7 +167,8 @@ class Products:
         return lengths
 
     def _beyond_stored(self, module: Module) -> int:
-        """What all ranks together hold of N beyond its length: repeated heads, padded rows."""
+        """Return what all ranks together hold of N beyond its length: repeated heads, padded
+        rows."""
         count, n = len(module.gemms), module.gemms[-1].N
         local = self.sharing.local(module, n)
         if self._shared_side(module, count - 1, count) != "N" or local is None:
@@ -173,16 +176,16 @@ class Products:
         return local * self.shares(module, count - 1, count)[0] - n
 
     def uses_of(self, dim: Dim, sizes: NewSizes = AS_STORED) -> list[Use]:
-        """The dim's part in every product that it feeds, at each number of rows. Other dims have
-        the sizes named, else those stored. None where the rows of one product aren't known."""
+        """Return the dim's part in every product that it feeds, at each number of rows. Other dims
+        have the sizes named, else those stored. None where the rows of one product aren't known."""
         uses = []
         size = dim.size
         for module, *others in self.together(self.inventory.modules_of[dim.name]):
             dtype, rows = self.dtype_of(module), self.rows_of(module)
             if not rows:
-                return []  # the rest of a sum would look like all of it
+                return []  # a sum without it would look complete
             gemms = self.gemms(module, {**sizes, dim.name: size}, others)
-            # lengths are linear in the size: from two sizes follows how often a side has it
+            # lengths are linear in the size: two sizes tell how often a side has it
             longer_gemms = self.gemms(module, {**sizes, dim.name: size + 1}, others)
             for i, (gemm, longer) in enumerate(zip(gemms, longer_gemms, strict=True)):
                 n_tp, k_tp = self.shares(module, i, len(gemms))
@@ -194,19 +197,19 @@ class Products:
         return uses
 
     def step_of(self, dim: Dim) -> int:
-        """What a dim's sizes have to be multiples of, so that each of the ranks that share it has
-        whole words and scales of quantised weights."""
+        """Return what a dim's sizes have to be multiples of, so that each of the ranks that share
+        it has whole words and scales of quantised weights."""
         roles = [role_of_module(module) for module in self.inventory.modules_of[dim.name]]
         return dim.step_on(max((self.sharing.ranks[role.shared_by] for role in roles), default=1))
 
     def shares(self, module: Module, index: int, count: int) -> tuple[int, int]:
-        """The number of ranks that share N, and K, of one of a module's products."""
+        """Return the number of ranks that share N, and K, of one of a module's products."""
         side = self._shared_side(module, index, count)
         ranks = self.sharing.ranks[role_of_module(module).shared_by]
         return (ranks if side == "N" else 1), (ranks if side == "K" else 1)
 
     def _shared_side(self, module: Module, index: int, count: int) -> Literal["N", "K", ""]:
-        """The side of one of a module's products that ranks share; groups are held whole."""
+        """Return the side of one of a module's products that ranks share; groups are held whole."""
         split = role_of_module(module).split
         if module.kind == "grouped" and count > 1:
             return ""
@@ -223,13 +226,13 @@ class Products:
         return (f"{warning} and a token goes to (num_experts, num_experts_per_tok)",)
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
-        """These modules' products on one device."""
+        """Return these modules' products on one device."""
         products: list[Product] = []
         for group in self.together(modules):
             parts = list(chain.from_iterable(self._products(module, sizes) for module in group))
             if len(group) > 1:
                 lengths = [part.N for part in parts]
-                n = None if None in lengths else 0  # a part that is not known makes none known
+                n = None if None in lengths else 0  # one unknown part leaves the sum unknown
                 if all(lengths):
                     n = sum(filter(None, lengths))
                 weights = tuple(part.weights[0] for part in parts)
@@ -239,7 +242,7 @@ class Products:
         return products
 
     def _products(self, module: Module, sizes: NewSizes) -> Iterator[Product]:
-        """A module's products on one device."""
+        """Return a module's products on one device."""
         gemms = self.gemms(module, sizes)
         for i, gemm in enumerate(gemms):
             side = self._shared_side(module, i, len(gemms))
@@ -266,7 +269,7 @@ class Products:
     def time_us(
         self, source: SizeSource, modules: Sequence[Module], sizes: NewSizes = AS_STORED
     ) -> Interval | None:
-        """The time of the workload in these modules on one device; None where not known."""
+        """Return the time of the workload in these modules on one device; None where not known."""
         # layers repeat: a source is asked once for equal products
         counts: Counter[tuple[Gemm, str, tuple[tuple[int, float], ...]]] = Counter()
         for product in self.on_device(modules, sizes):
@@ -285,7 +288,8 @@ class Products:
     def product_us(
         self, source: SizeSource, gemm: Gemm, dtype: str, rows: Mapping[int, float]
     ) -> Interval | None:
-        """The time of one product at all of these numbers of rows; None where it is not known."""
+        """Return the time of one product at all of these numbers of rows; None where it is not
+        known."""
         total = ZERO
         for length, weight in rows.items():
             time = source.latency_us(gemm, length, dtype)
@@ -338,7 +342,7 @@ def dense_lengths(
 
 
 def plain_dtype(inventory: Inventory) -> str:
-    """The compute type of what isn't quantised: that of most modules, else the config's."""
+    """Return the compute type of what isn't quantised: that of most modules, else the config's."""
     types = (dtype_name(module.dtype) for module in inventory.modules if module.gemms)
     counts = Counter(dtype for dtype in types if dtype in DTYPES and dtype != "int8")
     if counts:

@@ -1,9 +1,9 @@
-"""Which scale stands beside which weight on each rank: what loads and answers wrongly.
+"""Compute which scale meets which weight on each rank: what loads and answers wrongly.
 
 A loader gives every part of a rank a whole number of entries (``floor`` or ``ceil`` of its size by
-the block), from entry rank × number on, and puts the parts one behind the other. A kernel looks at
-the weight's own place on the rank, divided by the block. The two disagree where a part ends within
-a block. What an engine refuses before it loads are rows of requirements.
+the block), from entry rank × number on, and joins the parts. A kernel looks at the weight's place
+on the rank, divided by the block. The two disagree where a part ends within a block. Requirements
+have the rows for what an engine refuses before it loads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Entries = Literal["floor", "ceil"]
 
 
 class SliceError(ValueError):
-    """Scales that a loader cannot copy, in torch's words."""
+    """An error of scales that a loader cannot copy, in torch's words."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Part:
 def misplaced_weights(
     parts: Sequence[Part], block: int, *, entries: Entries, is_sliced: bool = True
 ) -> int:
-    """How many weights of all ranks get another scale than that of their ``block``, or none.
+    """Count the weights of all ranks that get another scale than that of their ``block``, or none.
 
     A side that ranks don't share (``is_sliced`` false) has to be as long as what is stored. Raises
     :class:`SliceError` where the loader does.
@@ -49,7 +49,8 @@ def misplaced_weights(
 def load_rank(
     parts: Sequence[Part], rank: int, block: int, entries: Entries, is_sliced: bool
 ) -> dict[int, tuple[int, int]]:
-    """The scales on a rank by their place: where the weights start and end that each is of."""
+    """Return the scales on a rank, in order, as the start and end of the weights that each belongs
+    to."""
     ranks = max(part.ranks for part in parts)
     room = number_of_scales(sum(part.size for part in parts), block, entries)
     loaded: dict[int, tuple[int, int]] = {}
@@ -74,5 +75,5 @@ def load_rank(
 
 
 def number_of_scales(size: int, block: int, entries: Entries) -> int:
-    """How many scales a loader gives a size."""
+    """Return how many scales a loader gives a size."""
     return size // block if entries == "floor" else ceil(size / block)

@@ -49,8 +49,9 @@ class Sharing:
             return defaultdict(int)
 
     def attention_of(self, module: Module) -> AttentionHeads:
-        """The heads of a module's own layer. Outside of layers, and where towers number their
-        layers alike, those that the config states of the text; of other towers 0, not known."""
+        """Return the heads of a module's own layer. Outside of layers, and where towers number
+        their layers as the text part does, the heads that the config states of the text; for other
+        towers 0 (unknown)."""
         heads = self._attentions.get(module.layer, set())
         if len(heads) == 1:
             return next(iter(heads))
@@ -60,18 +61,18 @@ class Sharing:
         return AttentionHeads(0, *sizes)
 
     def count(self, name: str, module: Module) -> int:
-        """How many heads or groups of this name there are; 0 where that isn't known."""
+        """Return how many heads or groups of this name there are; 0 where that isn't known."""
         if name in ("heads", "kv_heads"):
             return int(vars(self.attention_of(module))[name])
         return self.stated[name]
 
     def heads_on_rank(self, attention: AttentionHeads) -> tuple[int, int]:
-        """The query heads, and those of keys and values, that the fullest rank has."""
+        """Return how many query heads, and key and value heads, the fullest rank has."""
         tp = self.ranks["tp"]
         return -(-attention.heads // tp), max(1, -(-attention.kv_heads // tp))
 
     def rank_count(self, module: Module, name: str) -> int:
-        """The ranks among which no two hold the same of a module's heads of this name."""
+        """Return how many ranks hold different heads of this name; further ranks repeat theirs."""
         ranks, count = self.ranks[role_of_module(module).shared_by], self.count(name, module)
         is_repeated = name == "kv_heads" and count and ranks % count == 0
         if is_repeated or (name, count) == ("mamba_groups", 1):
@@ -79,14 +80,15 @@ class Sharing:
         return ranks
 
     def local(self, module: Module, length: int) -> int | None:
-        """What one rank holds of the side that ranks share; None where they cannot share it."""
+        """Return what one rank holds of the side that ranks share; None where they cannot share
+        it."""
         role = role_of_module(module)
-        if role.kind == "vocab":  # padded, then cut: a row of it is no head
+        if role.kind == "vocab":  # padded, then cut anywhere: its rows are no heads
             padded = -(-length // self.vocab_multiple) * self.vocab_multiple
             return -(-padded // self.ranks[role.shared_by])
         repeated = self._repeated(role, module)
         if not 0 < repeated < length:
-            # engines cut gate and up apart: odd halves are refused where their sum divides
+            # engines cut gate and up one by one: an odd half is refused, even if their sum divides
             stretch, rest = divmod(length, role.stretches)
             part = None if rest else self._stretch(role, role.counted, module, stretch)
             return None if part is None else part * role.stretches
@@ -95,7 +97,8 @@ class Sharing:
         return None if first is None or last is None else first + last
 
     def _repeated(self, role: Role, module: Module) -> int:
-        """The length of keys and values behind q, or of B and C behind z and x, in one weight."""
+        """Return the length of the part of a fused weight that ranks may repeat: keys and values
+        behind q, or B and C behind z and x."""
         if role.repeated == "kv_heads":
             attention = self.attention_of(module)
             return 2 * attention.kv_heads * attention.head_dim
@@ -104,9 +107,9 @@ class Sharing:
         return 0
 
     def _stretch(self, role: Role, counted: str, module: Module, length: int) -> int | None:
-        """What one rank holds of a stretch of heads of one name."""
+        """Return what one rank holds of a part of a side that consists of heads of one name."""
         count, ranks = self.count(counted, module), self.rank_count(module, counted)
-        if count and counted in self.uneven:  # the fullest rank's: the slowest one sets the time
+        if count and counted in self.uneven:  # the share of the fullest rank, which is the slowest
             return -(-count // ranks) * (length // count)
         if length % ranks == 0 and count % ranks == 0:  # a head is never cut, even where N divides
             return length // ranks
@@ -117,8 +120,8 @@ class Sharing:
         return None
 
     def rows_of(self, module: Module) -> Mapping[int, float]:
-        """How many rows reach a module on this device, and how often; nothing where the config
-        doesn't say how many experts a token goes to.
+        """Return how many rows reach a module on this device, and how often; nothing where the
+        config doesn't say how many experts a token goes to.
 
         A token reaches k of E experts with one row each. Where experts are chosen evenly, one is
         reached with the chance 1 − (1 − k/E)^tokens, and then by tokens · k / (E · chance) rows.

@@ -1,6 +1,6 @@
-"""Numbers of a config that say widths, so that both change together.
+"""The numbers of a config that state widths, so that both change together.
 
-A number may say several widths: that of experts, and that of shared experts, a multiple of it.
+A number may state several widths: that of experts, and that of shared experts, a multiple of it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def count(config: Mapping[str, Any], *keys: str) -> int:
 
 
 def quotient(whole: int, parts: int) -> int:
-    """The size of equal parts (of one, where their number is not known); 0 for unequal ones."""
+    """Return the size of equal parts (of one part, where their number is not known); 0 for unequal
+    ones."""
     return 0 if whole % max(parts, 1) else whole // max(parts, 1)
 
 
 def stated_size(values: Mapping[str, Any], fields: Sequence[str]) -> int:
-    """The size under the first of these fields that has one; 0 where none has."""
+    """Return the size under the first of these fields that has one; 0 where none has."""
     numbers = [whole_number(values.get(field), field) for field in fields]
     return next(filter(None, numbers), 0)
 
@@ -106,8 +107,8 @@ def odd_heads(
 
 @dataclass(frozen=True)
 class WidthKey:
-    """The number at ``path`` (and at ``twins``), None where nothing could disagree, and the widths
-    that follow: ``times`` it by dim name."""
+    """A number of a config at ``path`` (and at ``twins``), None where nothing could disagree, and
+    the widths that follow from it: ``times`` it by dim name."""
 
     path: Path
     value: int | None
@@ -137,14 +138,14 @@ class WidthKey:
         return self.value in {size / times for size, times in sizes}, self.value is not None
 
     def value_at(self, sizes: NewSizes) -> int | None:
-        """The one number from which all widths follow; None where there is none."""
+        """Return the one number from which all widths follow; None where there is none."""
         new = {(sizes.get(dim.name) or dim.size, self.times[dim.name]) for dim in self.dims}
         values = {Fraction(size) / times for size, times in new}
         value = values.pop()
         return int(value) if not values and value.denominator == 1 else None
 
     def padded(self, multiple: int) -> dict[str, int]:
-        """The smallest sizes of all widths that are multiples and follow from one number."""
+        """Return the smallest sizes of all widths that are multiples and follow from one number."""
         value = max(ceil(dim.size / self.times[dim.name]) for dim in self.dims)
         steps = [(multiple / times).numerator for times in self.times.values()]
         value = ceil(value / lcm(*steps)) * lcm(*steps)
@@ -189,7 +190,7 @@ def _candidates(
     tower: str,
     widths: Sequence[Dim],
 ) -> Iterator[WidthKey]:
-    """The ``numbers`` of a config that could say widths of this kind."""
+    """Return the ``numbers`` of a config that could say widths of this kind."""
     above, part = part_of(config, tower)
     if tower and not above:
         return
@@ -207,7 +208,7 @@ def _candidates(
 def _multiple(
     part: Mapping[str, Any], kind: str, name: str, size: int, value: int | None
 ) -> Fraction:
-    """How many times the ``value`` called ``name`` a width of this kind and size is."""
+    """Return how many times the ``value`` called ``name`` a width of this kind and size is."""
     if kind == "shared_expert" and name in _WIDTHS["expert"]:
         return Fraction(count(part, *WORDS["counts"]["shared_experts"]) or 1)
     if part.get("model_type") == "recurrent_gemma":
@@ -231,7 +232,7 @@ def with_widths(config: Mapping[str, Any], dims: Iterable[Dim], sizes: NewSizes)
 
 
 def _with(config: Mapping[str, Any], path: Path, value: int) -> dict[str, Any]:
-    """The config with a number at a path, and LFM2's switch beside it off."""
+    """Return the config with a number at a path, and LFM2's switch beside it off."""
     key, *rest = path
     if rest:
         return {**config, key: _with(config[key], tuple(rest), value)}

@@ -1,4 +1,4 @@
-"""From tensors by name to modules, dims and attentions.
+"""Describe tensors by their names as modules, dims and attentions.
 
 The first layout that recognises a checkpoint wins; every other matrix is a dense layer.
 """
@@ -82,9 +82,9 @@ def describe(contents: Contents, path: str, side_files: tuple[str, ...] = ()) ->
 
 
 def has_tied_head(contents: Contents) -> bool:
-    """Tell if a head multiplies by the embedding where no tensor is its own. The class has to have
-    one (transformers writes ``tie_word_embeddings`` for encoders, too); GPT-2's configs name it and
-    don't say that it is tied."""
+    """Return whether a head without a tensor of its own multiplies by the embedding. The class has
+    to have a head (transformers writes ``tie_word_embeddings`` for encoders, too); GPT-2's configs
+    name it and don't say that it is tied."""
     tied = contents.config.get("tie_word_embeddings")
     classes = contents.config.get("architectures") or ()
     if not classes:
@@ -140,7 +140,7 @@ def scale_groups(contents: Contents, linears: Iterable[Linear]) -> ScaleGroups |
 
 
 def _embeddings(contents: Contents) -> list[Module]:
-    """The tables that are looked up in rather than multiplied by."""
+    """Return the tables that are looked up in rather than multiplied by."""
     tables = []
     for template, infos in matrices(contents):
         for info in infos if EMBEDDING.fullmatch(template) else ():
@@ -156,7 +156,8 @@ _REFUSED = "a plain transformers model refuses these weights, gacprof.load_model
 def _warnings(
     contents: Contents, layout: str, dims: Sequence[Dim], attentions: Sequence[AttentionHeads]
 ) -> Iterator[str]:
-    """Faults that a plain loader would pass over, and configs that disagree with tensors."""
+    """Return the faults that a plain loader would pass over, and configs that disagree with
+    tensors."""
     if any(dim.kind != "width" for dim in dims):
         yield (
             f"a plain transformers model leaves weights of this layout ({layout}) random or "
@@ -182,7 +183,8 @@ _PLACES = {role: place for place, role in enumerate(_ROLES.split())}
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
-    """As the model runs: embedding, layers, the rest; within a layer by role, then by name."""
+    """Return a key to sort modules as the model runs: embedding, layers, the rest; within a layer
+    by role, then by name."""
     if layer is None:
         layer = -1 if role == "embedding" else sys.maxsize
     parts = name.replace(":", ".").split(".")
@@ -191,7 +193,7 @@ def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
 
 
 def _ranks(contents: Contents, linear: Linear) -> Iterator[Dim]:
-    """One rank for each outer factor, at its offset in the inner one's output."""
+    """Return one rank for each outer factor, at its offset in the inner one's output."""
     inner, *outer = linear.weights
     n_in = linear.in_features
     beside = {*contents.below(linear.name), *contents.below(parent_of(inner))}
@@ -223,7 +225,7 @@ def _ranks(contents: Contents, linear: Linear) -> Iterator[Dim]:
 
 
 def _module(inventory: Inventory, linear: Linear) -> Module:
-    """The layer with its products, in the order of execution."""
+    """Return the layer with its products, in the order of execution."""
     inner, *outer = linear.weights
     is_biased = bool(linear.biases)
     gemms = [Gemm(inner, linear.out_features, linear.in_features, is_biased)]
@@ -249,7 +251,7 @@ def _module(inventory: Inventory, linear: Linear) -> Module:
 
 
 def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
-    """The head's product with the embedding's weight, where the head has none of its own."""
+    """Return the head's product with the embedding's weight, where the head has none of its own."""
     tables = [m for m in modules if m.name.rpartition(".")[2] in TIED]
     if not tables or any(module.role == "head" for module in modules):
         return []
@@ -260,7 +262,7 @@ def _tied_head(inventory: Inventory, modules: Iterable[Module]) -> list[Module]:
 
 
 def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[AttentionHeads]:
-    """Return one attention for each layer whose heads its shapes and config tell."""
+    """Return the attention of each layer whose heads its shapes and config tell."""
     blocks: dict[str, dict[str, int]] = {}
     for linear in linears:
         role = "latent" if linear.name.endswith(".kv_b_proj") else linear.role
@@ -278,7 +280,8 @@ def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[Atten
 
 
 def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
-    """Heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where unknown."""
+    """Return the heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where
+    unknown."""
     stated_heads = count(config, "num_attention_heads", "n_head")
     heads = count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads

@@ -19,7 +19,7 @@ MAX_GROUPS = 1024  # outer factors of a layer, in PaLU one a group of heads: 128
 
 @dataclass(frozen=True)
 class Factors:
-    """One tool's names.
+    """The names that one tool gives its factors.
 
     ``inner`` is a pattern of the tensor that reads the layer's input [r, in]; its named groups fill
     ``outer``, the tensor that writes the output [out, r] (``{i}`` numbers groups of heads from 0),
@@ -37,7 +37,7 @@ class Factors:
     ordered: bool = False
 
     def pairs(self, contents: Contents) -> Iterator[Linear]:
-        """The layers that this tool factored. Raises :class:`CheckpointError`."""
+        """Return the layers that this tool factored. Raises :class:`CheckpointError`."""
         tensors = contents.tensors
         inner = re.compile(self.inner)
         matching: list[str] = []
@@ -62,7 +62,7 @@ class Factors:
             yield stored_linear(contents, module, name, *outer, ordered=self.ordered)
 
     def without_prefix(self, name: str) -> str:
-        """A class's name or a model type as the uncompressed model has it."""
+        """Return a class's name or a model type as the uncompressed model has it."""
         return name.removeprefix(self.prefix).removeprefix(self.prefix.lower()) or name
 
 

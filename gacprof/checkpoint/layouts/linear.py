@@ -21,7 +21,8 @@ _SCALES = (".weight_scale", ".weight_scale_inv", ".scales")
 
 @dataclass(frozen=True)
 class Linear:
-    """``name`` is the module's; ``weights``, in the order of execution, and ``biases`` are tensors.
+    """A linear layer as stored. ``name`` is the module's; ``weights``, in the order of execution,
+    and ``biases`` are tensors.
 
     ``axes`` are the out and in axis of its weights, ``sides`` the places of outputs and inputs in
     all of its tensors. ``per_output`` and ``per_input`` count stored parameters for an entry of
@@ -123,7 +124,8 @@ def matrices(contents: Contents) -> Iterator[tuple[str, list[TensorInfo]]]:
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
-    """Every two-dimensional ``X.weight`` that is no embedding and of none of the ``others``."""
+    """Return every two-dimensional ``X.weight`` that is no embedding and in none of the
+    ``others``."""
     used: set[str] = set()
     for linear in others:
         used.update(linear.weights, linear.biases)
@@ -147,7 +149,7 @@ def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Line
 
 
 def _scaled_linear(contents: Contents, form: StoredFormat, weight: TensorInfo) -> Linear:
-    """The layer of a weight with scales, in this format."""
+    """Return the layer of a weight with scales, in this format."""
     module = weight.name.removesuffix(".weight")
     n_out, n_in = weight.shape
     sides = form.sides(contents, module, {"N": n_out, "K": n_in})
@@ -156,7 +158,7 @@ def _scaled_linear(contents: Contents, form: StoredFormat, weight: TensorInfo) -
 
 
 def _is_in_out(contents: Contents, weight: str) -> bool:
-    """Tell whether a weight has its bias along axis 1 and not along axis 0."""
+    """Return whether a weight has its bias along axis 1 and not along axis 0."""
     shape = contents.shape(weight)
     bias = contents.tensors.get(bias_of(weight))
     return bias is not None and bias.shape == shape[1:] != shape[:1]
@@ -166,7 +168,7 @@ _ENDINGS = (".qweight", ".weight_packed", ".weight._data", "_blocks", ".weight")
 
 
 def packed_linears(contents: Contents) -> list[Linear]:
-    """The layers whose weights are packed, or whole numbers."""
+    """Return the layers whose weights are packed, or whole numbers."""
     linears = []
     formats = stored_formats(contents)
     for template, names in contents.by_template.items():
@@ -182,7 +184,8 @@ def packed_linears(contents: Contents) -> list[Linear]:
 
 
 def _fitting(readings: Sequence[Linear]) -> Linear:
-    """The one of a layer's readings, by several formats, that fits; of different ones none."""
+    """Return the reading of a layer, among those by several formats, that fits; none if several
+    differ."""
     fitting = [linear for linear in readings if not linear.why] or readings[:1]
     first = fitting[0]
     if any(linear != first for linear in fitting):
@@ -191,7 +194,7 @@ def _fitting(readings: Sequence[Linear]) -> Linear:
 
 
 def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: str) -> Linear | None:
-    """The layer of a weight in this format; None where it is not packed."""
+    """Return the layer of a weight in this format; None where it is not packed."""
     module = name.removesuffix(ending)
     n_out, n_in, bits = _packed_size(contents, name, ending, form.bits)
     if min(bits, n_out, n_in) < 1:
@@ -217,8 +220,8 @@ def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: st
 
 
 def _packed_size(contents: Contents, name: str, ending: str, bits: int) -> tuple[int, int, int]:
-    """Out and in features of a tensor with this ending, and its bits, by the config unless shapes
-    tell them; 0 where it is not packed."""
+    """Return the out and in features of a tensor with this ending, and its bits, by the config
+    unless shapes tell them; 0 where it is not packed."""
     info = contents.tensors[name]
     if ending == "_blocks" and len(info.shape) == 4:  # MXFP4 of all experts, 2 weights a byte
         return info.shape[1], info.shape[2] * info.shape[3] * 2, 4

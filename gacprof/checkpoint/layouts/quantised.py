@@ -122,7 +122,7 @@ class StoredFormat:
         )
 
     def _place(self, contents: Contents, name: str, side: Side, row: Row) -> Place | None:
-        """A row's place in a tensor; None where one entry is for all of the side."""
+        """Return a row's place in a tensor; None where one entry is for all of the side."""
         axis, per, fill = row
         is_of_all = fill == "last" and per == "1" and contents.tensors[name].numel == 1
         if is_of_all or (per == "group" and self.group < 0):
@@ -135,20 +135,21 @@ class StoredFormat:
         return Place(name, axis, unit=self._unit(per), fill=self._fill(fill))
 
     def _unit(self, per: Per) -> Fraction:
-        """How many entries a unit of a side has."""
+        """Return how many entries a unit of a side has."""
         if per == "word":
             return Fraction(self.bits, WORD)
         return Fraction(1, {"1": 1, "byte": 2, "group": self.group, "block": self.block}[per])
 
     def _fill(self, fill: int | str) -> Fill:
-        """What a new entry holds; codes fill a word."""
+        """Return what a new entry holds; codes fill a word."""
         codes = {"zero": 1 << self.bits - 1, "point": self.point}
         if fill in codes:
             return packed_word(codes[str(fill)], self.bits)
         return fill  # type: ignore[return-value]
 
     def _short_group(self, names: Sequence[str], inputs: int) -> str:
-        """Why new inputs have no code of zero: they join a group with a zero point of its own."""
+        """Return why new inputs have no code of zero: they join a group with a zero point of its
+        own."""
         has_points = any(name.endswith(POINTS) for name in names)
         if not has_points or self.symmetric:
             return ""
@@ -178,7 +179,7 @@ def packed_word(code: int, bits: int) -> int:
 
 
 def stored_formats(contents: Contents) -> list[StoredFormat]:
-    """Return the formats that a config states; of compressed-tensors one for each of its groups of
+    """Return the formats that a config states; for compressed-tensors one for each group of
     modules, of which the one that fits a module's tensors is its own."""
     try:
         stated = stated_quantisation(contents.config)
@@ -198,7 +199,7 @@ def stored_formats(contents: Contents) -> list[StoredFormat]:
 
 
 def contradicts(other: Any, stated: Mapping[str, Any]) -> bool:
-    """Whether one statement of a format says otherwise than the other one."""
+    """Return whether one statement of a format says otherwise than the other one."""
     if other.get("checkpoint_format") == "gptq_v2" and "checkpoint_format" not in stated:
         return True  # which is version 1
     in_both = STATED_TWICE & other.keys() & stated.keys()
@@ -216,7 +217,7 @@ def stored_less(name: str, stated: Mapping[str, Any]) -> int | None:
 
 
 def _stored_format(stated: Mapping[str, Any]) -> StoredFormat:
-    """How a quantization_config says that weights are stored."""
+    """Return how a quantization_config says that weights are stored."""
     storage = storage_of_config({"quantization_config": stated})
     form = storage.form
     name = LIKE.get(f"{storage.tool} {form}".strip(), LIKE.get(form, form))

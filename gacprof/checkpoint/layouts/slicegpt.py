@@ -21,14 +21,14 @@ STEPS = (("attn", ("q", "k", "v", "qkv"), "o"), ("mlp", ("gate", "up", "gate_up"
 
 
 def shortcut_linears(contents: Contents) -> list[Linear]:
-    """Each shortcut is a product of its own; its matrix is stored as [in, out]."""
+    """Return each shortcut as a product of its own; its matrix is stored as [in, out]."""
     names = [name for name in contents.tensors if name.endswith((ATTENTION, MLP))]
     return [stored_linear(contents, name, name, axes=(1, 0)) for name in names]
 
 
 @dataclass
 class Stretch:
-    """The residual stream between two shortcuts."""
+    """A stretch of the residual stream, between two shortcuts."""
 
     name: str
     layer: int | None = None
@@ -44,7 +44,8 @@ class Stretch:
                 self.places += [Place(bias, 0) for bias in linear.biases]
 
     def dim(self, contents: Contents) -> Dim:
-        """The stretch as a dim. Raises :class:`CheckpointError` where its tensors disagree."""
+        """Return the stretch as a dim. Raises :class:`CheckpointError` where its tensors
+        disagree."""
         sizes = {contents.shape(place.tensor)[place.axis] for place in self.places}
         if len(sizes) != 1:
             raise CheckpointError(

@@ -62,7 +62,8 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
 
 
 def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
-    """The width of an MLP of these parts, by role; ``others`` are its tensors that are no part."""
+    """Return the width of an MLP of these parts, by role; ``others`` are its tensors that are no
+    part."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
@@ -118,7 +119,7 @@ def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Se
 
 
 def _refusal(contents: Contents, parts: Mapping[str, Linear], others: Set[str]) -> str:
-    """Reason why a width may not change: a packed weight, or an unknown tensor of its size."""
+    """Return why a width may not change: a packed weight, or an unknown tensor of its size."""
     tensors: set[str] = set()
     for linear in parts.values():
         if linear.why:
@@ -142,7 +143,7 @@ _UNKNOWN = "how gate and up of all experts lie in one tensor is not known for th
 
 
 def stacked_experts(contents: Contents) -> list[Linear]:
-    """The layers whose experts are all in one tensor."""
+    """Return the layers whose experts are all in one tensor."""
     blocks: dict[str, dict[str, str]] = {}
     for name, info in contents.tensors.items():
         module = name.removesuffix(".weight")
@@ -160,7 +161,7 @@ def stacked_experts(contents: Contents) -> list[Linear]:
 
 
 def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Linear]:
-    """Gate and up together, and down, with an axis for the experts."""
+    """Return gate and up together, and down, with an axis for the experts."""
     _, rows, columns = contents.shape(down)
     sides = {(2 * columns, rows): (1, 2), (columns, 2 * rows): (2, 1)}
     axes = next((axes for shape, axes in sides.items() if contents.shape(fused)[1:] == shape), None)
@@ -178,7 +179,7 @@ def _in_three(contents: Contents, block: str, fused: str, down: str) -> list[Lin
 
 
 def _joined(contents: Contents, parts: dict[str, str]) -> list[Linear]:
-    """DBRX's, whose experts follow each other along axis 0."""
+    """Return DBRX's layers, whose experts follow each other along axis 0."""
     _, config = part_of(contents.config)
     experts = count(config.get("ffn_config") or {}, "moe_num_experts")
     linears = []
