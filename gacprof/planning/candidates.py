@@ -14,6 +14,7 @@ import numpy as np
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
 from gacprof.core.errors import PlanError
+from gacprof.core.sizes import SizeVerdict
 from gacprof.core.verdicts import Ints
 from gacprof.diagnosing.sizes import SizeTable, window_of
 from gacprof.lint.multiples import ANY_SIZE, EngineMultiple
@@ -146,9 +147,8 @@ def _sizes(
     now = table.verdict(dim, dim.size)
     beside_padded = table.beside_padded(dim, dim.size, dim.size).of(dim.size) or now
     is_coupled = bool(coupled_dims(table.products.inventory, dim))
-    is_open = now.verdict == "undecided" and now.cause != "alignment"
-    may_stay = largest in sizes or is_open or is_coupled
-    if may_stay and largest % multiple == 0 and group.is_equal:
+    stays = largest in sizes or is_open(now) or is_coupled
+    if stays and largest % multiple == 0 and group.is_equal:
         sizes = list(dict.fromkeys([*sizes[:1], largest, *sizes]))
     if not sizes:
         sizes.append(-(-largest // multiple) * multiple)
@@ -157,6 +157,11 @@ def _sizes(
     if is_known and is_pair and objective.name != "gac":
         sizes.append(None)
     return tuple(sizes)
+
+
+def is_open(now: SizeVerdict | None) -> bool:
+    """Return whether a stored size is undecided and not even mostly slower than a larger one."""
+    return now is not None and now.verdict == "undecided" and now.cause != "alignment"
 
 
 def _offered(

@@ -22,7 +22,7 @@ from gacprof.checkpoint.inventory import Dim, Inventory, Module, NewSizes, Tenso
 from gacprof.core.sizes import Gemm
 from gacprof.core.verdicts import Floats
 from gacprof.diagnosing.sizes import SizeTable
-from gacprof.planning.candidates import SizeGroup
+from gacprof.planning.candidates import SizeGroup, is_open
 from gacprof.planning.plan import LimitName, footprints
 from gacprof.planning.quality import Objective
 from gacprof.planning.solver import ROUNDING, Options
@@ -302,7 +302,8 @@ def well_served(
 ) -> set[int | None]:
     """Return the choices for a dim that are not misaligned beside other dims of these ``sizes``
     (padded ones where not given), nor beside padded ones alone: two odd dims hide each other's
-    cost. None (merge) is one where the dense product serves the other dims well, too."""
+    cost. The stored size counts where it is not known to be slow: else a plan would cut without
+    need. None (merge) is one where the dense product serves the other dims well, too."""
     good = set(choices)
     numbers = sorted(size for size in good if size is not None)
     coupled = coupled_dims(table.products.inventory, dim)
@@ -318,7 +319,8 @@ def well_served(
             table.verdicts(dim, numbers[0], numbers[-1], fixed),
             table.beside_padded(dim, numbers[0], numbers[-1], sizes),
         ):
-            good.difference_update(verdicts.refused.tolist())
+            stays = {dim.size} if is_open(verdicts.of(dim.size)) else set()
+            good.difference_update(set(verdicts.refused.tolist()) - stays)
     return good
 
 
