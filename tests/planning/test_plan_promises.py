@@ -479,3 +479,12 @@ def test_a_plan_that_pads_takes_the_sizes_that_diagnose_names(gpu: str, tp: int)
     named = {finding.dim.name: finding.target_size for finding in diagnose(folder, gpu, tp=tp).dims}
     planned = plan(folder, gpu, tp=tp, objective="pad").choices
     assert {choice.dim: choice.after for choice in planned} == named
+
+
+@pytest.mark.parametrize("budget", [None, 1.0, 0.9])
+def test_without_need_nothing_is_cut_however_noisy_the_map(budget: float | None) -> None:
+    """A rank of 74 is undecided there and the next size that is surely safe is 68."""
+    noisy = FIXTURES.parent / "maps" / "asvd-on-a-busy-cpu.json"
+    chosen = plan(FIXTURES / "asvd_mha_r1", noisy, dtype="float32", budget=budget)
+    assert chosen.value == chosen.bound == 0
+    assert all(choice.after is None or choice.after >= choice.before for choice in chosen.choices)
