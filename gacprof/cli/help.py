@@ -9,6 +9,7 @@ import typing
 
 from gacprof.cli.source import paragraphs, parameter_texts
 from gacprof.cli.verbs import (
+    EXAMPLES,
     FACTORS,
     FACTORS_HELP,
     GROUPS,
@@ -44,7 +45,7 @@ def verb_help(verb: str) -> str:
             needs.append(entry(label(name, parameter), described))
         else:
             options.append(entry(label(name, parameter), described + values_text(parameter)))
-    lines = [*wrapped(f"gacprof {verb}: {first}"), "", f"Example: {example_of(verb)}"]
+    lines = [*wrapped(f"gacprof {verb}: {first}"), "", f"Example: gacprof {EXAMPLES[verb]}"]
     for text in rest:
         lines += ["", *wrapped(text)]
     if needs:
@@ -58,12 +59,6 @@ def parameter_help(verb: str, name: str) -> str:
     if name == FACTORS.name:
         return FACTORS_HELP
     return parameter_texts(docstring_of(verb))[name]
-
-
-def example_of(verb: str) -> str:
-    """A command line of a verb."""
-    examples = [group[verb] for group in GROUPS.values() if verb in group]
-    return f"gacprof {examples[0]}"
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:

@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
 from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
-from gacprof.cli.help import example_of, parameter_help
-from gacprof.cli.verbs import OPTION_NAMES, VERBS, signature_of
+from gacprof.cli.help import parameter_help
+from gacprof.cli.source import parameter_texts
+from gacprof.cli.verbs import EXAMPLES, OPTION_NAMES, VERBS, docstring_of
 from gacprof.core.errors import INSTALL, GacprofError
 
 IN_MODELS = ("torch", "scipy", "pandas", "matplotlib", "jinja2", "pyarrow", "transformers")
@@ -40,7 +41,7 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         what = parameter_help(verb, name).partition(". ")[0].rstrip(".")
         if error.keyword in words:
             return f"{error.keyword} needs a value: {what}"
-        return f"{verb} needs {label}: {what}. Example: {example_of(verb)}"
+        return f"{verb} needs {label}: {what}. Example: gacprof {EXAMPLES[verb]}"
     if isinstance(error, RepeatArgumentError):
         option = error.token.keyword or label
         names = [" and ".join(names) for names in OPTION_NAMES.values() if option in names]
@@ -88,5 +89,5 @@ def system_text(error: OSError, verb: str) -> str:
 
 def kept_text(verb: str) -> str:
     """What an interrupted verb leaves; empty for one that writes nothing."""
-    writes = verb in VERBS and "out" in signature_of(verb).parameters
+    writes = verb in VERBS and "out" in parameter_texts(docstring_of(verb))
     return KEPT.get(verb, NOT_KEPT if writes else "")
