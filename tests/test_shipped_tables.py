@@ -37,6 +37,7 @@ from gacprof.kernels.names import NAMES
 from gacprof.kernels.penalties import TABLE as PENALTIES
 from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE
+from gacprof.reporting.sections import WORDS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.memory import LAYERS_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
@@ -75,6 +76,7 @@ MODELS: dict[Path, type] = {
     SHEET: GpuTables,
     TABLE: dict[str, dict[str, list[str]]],
     VERBS_FILE: dict[str, dict[str, str]],
+    WORDS_FILE: dict[str, dict[str, str]],
     ROLES_FILE: Rows,
     COUNTS_FILE: dict[str, dict[str, list[str]]],
     LAYERS_FILE: dict[str, dict[str, list[str]]],

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,7 +21,7 @@ from gacprof.core.files import read_json, read_record, replacing, write_text
 from gacprof.core.formatting import counted
 from gacprof.gpus.datasheet import GPUS, NO_GPUS, gpu_facts
 from gacprof.reporting.figures import FAINT, INK, QUIET, STYLES, figures_of
-from gacprof.reporting.sections import RESULTS, first_of, kind_of, section_of
+from gacprof.reporting.sections import RESULTS, WORDS, first_of, kind_of, section_of, steps_after
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,21 +35,6 @@ CELL_CLASSES = {
 }
 SHORT_CELL, LONG_CELL = 24, 40  # letters: stays on one line; does not stack word on word
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
-STEPS = (
-    (
-        "SweepSummary",
-        "Time the model's own shapes on the device that serves it",
-        "gacprof sweep --model {model} --out runs/own",
-    ),
-    ("cliffmap", "Judge the measured sizes", "gacprof map build runs/own"),
-    ("Diagnosis", "See what each size of a model costs", "gacprof diagnose {model} {source}"),
-    ("plan", "Choose better sizes", "gacprof plan {model} {source} --out plan.json"),
-    ("", "Write a copy of the model with these sizes", "gacprof realign {model} {plan} ALIGNED"),
-    ("Verification", "Check that the copy computes the same", "gacprof verify {model} ALIGNED"),
-    ("BenchResult", "Check that it is faster", "gacprof bench {model} ALIGNED"),
-    ("Exported", "Write a folder that transformers and vLLM load", "gacprof export ALIGNED SERVED"),
-)
-"""The way of a model, step by step: the kind of the result, what it is for, and the command."""
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
@@ -172,22 +156,22 @@ def drawn_text(result: Any, drawn: int) -> str:
 
 def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is left to do after the furthest result, each with its command."""
-    kinds = [kind for kind, _, _ in STEPS]
-    names = {"model": "MODEL", "source": "runs/own", "plan": "plan.json"}
-    done = 0
+    steps = [*WORDS["steps"]]
+    names: dict[str, Any] = {}
+    furthest = ""
     for path, result in results.items():
         kind = result_kind(result)
-        done = max(done, kinds.index(kind) + 1 if kind and kind in kinds else 0)
-        if kind == "plan":
-            names["plan"] = quote(path)
+        furthest = max(kind, furthest, key=["", *steps].index) if kind in steps else furthest
         source = getattr(result, "source", None)  # of a table a column
+        if kind == "plan":
+            names["plan"] = path
         if kind == "cliffmap":
-            names["source"] = quote(path)
+            names["source"] = path
         elif isinstance(source, str) and source in (*GPUS, *shipped_maps()):
             names["source"] = source
         if kind in ("Diagnosis", "plan", "Verification"):
-            names["model"] = quote(result.checkpoint)
-    return [(purpose, command.format(**names)) for _, purpose, command in STEPS[done:]]
+            names["model"] = result.checkpoint
+    return steps_after(furthest, **names)
 
 
 def drawn_figure(figure: Figure, path: Path) -> tuple[list[str], str]:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain, compress
 from math import isclose
+from operator import itemgetter
+from pathlib import Path
 from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.files import plain
+from gacprof.core.files import plain, shipped_table
 from gacprof.core.formatting import (
     counted,
     microseconds,
@@ -23,7 +25,7 @@ from gacprof.core.formatting import (
     time_interval,
 )
 from gacprof.core.points import Axis
-from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.core.sizes import Estimate, Interval, SizeVerdict
 from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
@@ -61,50 +63,16 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
-# sections of a dispatch table, and parts of their keys, in words
-TABLE_SECTIONS = {
-    "sdpa": "SDPA's backend",
-    "fa2": "FlashAttention-2",
-    "efficient": "SDPA efficient",
-    "rows": "rows",
-    "products": "products",
-    "stream": "rows by Triton",
-}
-QUESTIONS = {"mask": "mask", "causal": "causal", "gqa": "grouped queries", "tokens": "tokens"}
 OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a table, in order
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
 MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
-CAUSES = {
-    "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
-    "head_dim": (
-        "Head_dim: attention pads heads that are no multiple of 8 at each call, or loads them in "
-        "pieces. All the time of both counts as saved: what multiples of 8 take is not known."
-    ),
-    "tokens": (
-        "Tokens: numbers of tokens are sides of attention's products. Pad the input to a multiple "
-        "of 8, or call scaled_dot_product_attention."
-    ),
-    "memory": (
-        "Memory: the sizes allow a better kernel; a pointer or rows are off, as in flat buffers of "
-        "parameters and slices of matrices. A copy mends it."
-    ),
-    "tokens or weight": (
-        "Tokens or weight: a side of stacked matrices, as numbers of tokens, head_dims and widths "
-        "of experts are."
-    ),
-    "mixed": "Mixed: sides of several causes, which all have to be multiples.",
-    "no shape": (
-        "No shape: record_shapes=True records those of PyTorch's own operators; kernels in CUDA "
-        "graphs and files of names have none, and sums of split K are counted apart there."
-    ),
-}
-"""What to do, by the cause of a misaligned product in a trace."""
-GEMV = (
-    "gemv kernels of sides that are no multiple, or not recorded; aligned sides took other kernels "
-    "on an H200, faster at 4096 × 4096, slower at 136 × 1024, and gemv on an A100 as well"
-)
+WORDS_FILE = Path(__file__).parent / "words.toml"
+WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
+PLACEHOLDERS = {"model": "MODEL", "plan": "plan.json", "aligned": "ALIGNED"}
+PLACEHOLDERS |= dict.fromkeys(("run", "source"), "runs/own")
+"""What stands in a step's command for what nobody named."""
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
 
 
@@ -129,17 +97,21 @@ def verdict_cells(verdict: SizeVerdict) -> Row:
     return str(verdict.size), verdict.verdict, penalty
 
 
-def grouped(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are equal but for their names, the first column, as one."""
-    names: dict[Row, list[str]] = {}
-    for name, *cells in rows:
-        names.setdefault(tuple(cells), []).append(name)
-    return [(first_of(members), *cells) for cells, members in names.items()]
+def grouped(
+    rows: Iterable[Row], column: int = 0, join: Callable[[list[str]], str] | None = None
+) -> list[Row]:
+    """Rows that are equal but for a column, as one: its first cell, or those that are joined."""
+    cells: dict[tuple[Row, Row], list[str]] = {}
+    for row in rows:
+        cells.setdefault((row[:column], row[column + 1 :]), []).append(row[column])
+    join = join or first_of
+    return [(*before, join(names), *after) for (before, after), names in cells.items()]
 
 
-def first_of(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str], count: int = 1, word: str = " and ") -> str:
     """The first of some names, and how many more."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    more = [f"{len(names) - count} more"] if len(names) > count else []
+    return word.join([*names[:count], *more])
 
 
 def sentence(text: str) -> str:
@@ -152,16 +124,22 @@ def total_text(label: str, total: Interval | None) -> list[str]:
     return [] if total is None else [f"{label}: {time_interval(total)}."]
 
 
+def groups_text(estimates: Iterable[Estimate | None]) -> str:
+    """Who measured what estimates are made of: ``4 groups' measurements on A100 and H100``."""
+    stated = [estimate for estimate in estimates if estimate is not None]
+    numbers = sorted({str(estimate.groups) for estimate in stated})
+    gpus = sorted(set().union(*(estimate.gpus for estimate in stated)))
+    return f"{' or '.join(numbers)} groups' measurements on {' and '.join(gpus)}"
+
+
 def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
     """What the estimates are made of; nothing where there is none."""
     estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
     if not estimates:
         return []
-    numbers = sorted({str(estimate.groups) for estimate in estimates})
-    gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
     text = (
-        f"est.: times as long as padded to multiples of {PADDED_TO}, by {' or '.join(numbers)} "
-        f"groups' measurements on {' and '.join(gpus)} ({MIN_ROWS} rows and more, CUDA {CUDA}); "
+        f"est.: times as long as padded to multiples of {PADDED_TO}, by {groups_text(estimates)} "
+        f"({MIN_ROWS} rows and more, CUDA {CUDA}); "
         f"four of five further groups should fall within. At one row at most ×{ONE_ROW} was seen "
         "(A100, H200); between, only one group measured."
     )
@@ -408,7 +386,7 @@ def changes_section(result: DispatchChanges) -> Section:
     headline += f" ({counted(result.questions, 'question')} {result.provenance})."
     rows: list[Row] = []
     for change in result.changes[:MAX_CHANGES]:
-        name = TABLE_SECTIONS[change.section]
+        name = WORDS["dispatch"][change.section]
         answers = changed_answers(change)
         rows.append((name, questions_text(change), sizes_text(change.sizes), *answers))
     remarks = []
@@ -425,7 +403,7 @@ def questions_text(change: DispatchChange) -> str:
     """The questions of a change: ``bfloat16, float16; mask none; not causal``."""
     parts = []
     for name, values in change.questions.items():
-        word = QUESTIONS.get(name, "")
+        word = WORDS["questions"].get(name, "")
         if isinstance(values[0], bool):
             parts.append(word if values[0] else f"not {word}")
         else:
@@ -451,28 +429,24 @@ def table_section(frame: DataFrame) -> Section:
     """The table of constraints: of one source with its kernels, of several side by side."""
     records = json_of(frame)
     sources = [*dict.fromkeys(record["source"] for record in records)]
+    names_of = itemgetter("operator", "dtype", "dim")
+    columns = ["operator", "dtype", "dim", *sources]
     if len(sources) == 1:
-        columns = ["operator", "dtype", "dim", "calls", "round up to", "odd sizes take"]
-        columns += ["even ones take", "multiples served by", "other sizes by"]
-        rows = merged_dtypes([(record, single_cells(record)) for record in records])
+        columns[3:] = ["calls", "round up to", "odd sizes take", "even ones take"]
+        columns += ["multiples served by", "other sizes by"]
+        rows = [(*names_of(record), *single_cells(record)) for record in records]
     else:
-        columns = ["operator", "dtype", "dim", *sources]
-        of_dim: dict[tuple[str, str, str], dict[str, str]] = {}
+        cells: dict[Row, dict[str, str]] = {}
         for record in records:
-            key = record["operator"], record["dtype"], record["dim"]
-            of_dim.setdefault(key, {})[record["source"]] = side_by_side_cell(record)
-        pairs = []
-        for (operator, dtype, dim), cell in of_dim.items():
-            record = {"operator": operator, "dtype": dtype, "dim": dim}
-            pairs.append((record, tuple(cell.get(source, "") for source in sources)))
-        rows = merged_dtypes(pairs)
+            cells.setdefault(names_of(record), {})[record["source"]] = side_by_side_cell(record)
+        rows = [(*names, *(cell.get(s, "") for s in sources)) for names, cell in cells.items()]
+    rows = grouped(rows, 1, ", ".join)  # those that differ in dtype alone
+    rows.sort(key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
     headline = (
         f"Sizes that are fast on {', '.join(sources)}: round each dim up to the multiple. ×1.5: "
         "other sizes take 1.5 times as long. Empty: not known."
     )
     remarks = table_remarks(records)
-    if frame.attrs.get("out"):
-        remarks.append(f"Written to {frame.attrs['out']}.")
     name = quote(sources[0])
     more = f"gacprof table {name} or " if len(sources) > 1 else ""
     remarks.append(f"More columns: {more}--out FILE.csv.")
@@ -481,16 +455,6 @@ def table_section(frame: DataFrame) -> Section:
         f"107 {name} lists good sizes near one."
     )
     return Section("Sizes to round to", headline, columns, rows, remarks)
-
-
-def merged_dtypes(pairs: Iterable[tuple[Mapping[str, Any], Row]]) -> list[Row]:
-    """Rows of a table of constraints by operator and dim, those that differ in dtype alone as
-    one."""
-    dtypes: dict[tuple[str, str, Row], list[str]] = {}
-    for record, cells in pairs:
-        dtypes.setdefault((record["operator"], record["dim"], cells), []).append(record["dtype"])
-    rows = [(key[0], ", ".join(names), key[1], *key[2]) for key, names in dtypes.items()]
-    return sorted(rows, key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
 
 
 def single_cells(record: Mapping[str, Any]) -> Row:
@@ -582,11 +546,6 @@ def explanation_section(explanation: Explanation) -> Section:
 
 def verification_section(result: Verification) -> Section:
     """What two checkpoints have in common, and how far their logits lie apart."""
-    answers = {
-        "same": "compute the same function",
-        "different": "do NOT compute the same function",
-        "undecided": "may or may not compute the same function",
-    }
     parts = {
         "tensors are equal": result.equal,
         "are equal but for padding": result.padded,
@@ -596,20 +555,14 @@ def verification_section(result: Verification) -> Section:
         ),
     }
     said = ", ".join(f"{number} {words}" for words, number in parts.items() if number)
-    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}. "
+    headline = f"{result.checkpoint} and {result.other} {WORDS['verified'][result.verdict]}. "
     headline += said or "They have no tensor"
     if result.verdict == "undecided":
         headline += f", which do not vouch for {first_of(result.differing)}"
     if not result.positions:
         reason = result.not_run or "these models do not read and write text"
         headline += f" (nothing was run: {reason})"
-    numbers = {
-        "largest error of a logit, over the largest logit": result.max_error,
-        "tolerance: both models' own rounding errors": result.tolerance,
-        "root mean square error": result.rms_error,
-        "mean KL divergence of next tokens, nats": result.mean_kl,
-        "share of tokens with the same most likely successor": result.same_argmax,
-    }
+    numbers = {words: getattr(result, name) for name, words in WORDS["numbers"].items()}
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
     remark = (
         f"Computed in {result.dtype} on {result.device}. Tokenizers, generation settings and "
@@ -628,8 +581,7 @@ def bench_section(result: BenchResult) -> Section:
         model = "the first again (A/A)" if timing in result.replicates else timing.model
         change = ""
         if timing.verdict != "reference":
-            low, value, high = timing.ratio.low, timing.ratio.value, timing.ratio.high
-            change = percent_interval(Interval(low - 1, value - 1, high - 1))
+            change = percent_interval(timing.ratio + Interval(-1.0, -1.0, -1.0))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
     conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
@@ -677,8 +629,7 @@ def sweep_section(summary: SweepSummary) -> Section:
         f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
         f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
     )
-    folder = quote(str(summary.folder))
-    written = f"Wrote {folder}. Next: gacprof map build {folder}"
+    written = f"Wrote {quote(str(summary.folder))}. {next_step(summary.schema, run=summary.folder)}"
     return Section(f"Sweep in {summary.folder}", headline, remarks=[written])
 
 
@@ -768,7 +719,7 @@ def trace_section(report: TraceReport) -> Section:
     remarks = []
     if len(report.products) > MAX_PRODUCTS:
         remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
-    remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
+    remarks += [WORDS["causes"][cause] for cause in causes if cause in WORDS["causes"]]
     if any(product.dims for product in report.products):
         model, gpu = quote(report.checkpoint), report.data_sheet or "GPU"
         remarks.append(f"Weights: gacprof plan {model} --gpu {gpu} --objective pad.")
@@ -779,7 +730,8 @@ def trace_section(report: TraceReport) -> Section:
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
     if "gemv" in shares:
-        remarks.append(f"Undecided, and not counted above: {shares['gemv']} in {GEMV}.")
+        gemv = WORDS["undecided"]["gemv"]
+        remarks.append(f"Undecided, and not counted above: {shares['gemv']} in {gemv}.")
     if report.in_graphs:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
@@ -888,6 +840,20 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
 def kind_of(schema: str) -> str:
     """The part of a schema's name that :data:`RESULTS` knows."""
     return schema.removeprefix("gacprof.").partition("/")[0]
+
+
+def steps_after(kind: str, **names: Any) -> list[tuple[str, str]]:
+    """The purposes and commands of the steps behind a kind of result; all where it is none of
+    theirs. What is not named has a placeholder."""
+    steps = WORDS["steps"]
+    first = [*steps].index(kind) + 1 if kind in steps else 0
+    words = PLACEHOLDERS | {name: quote(str(value)) for name, value in names.items()}
+    return [(WORDS["purposes"][k], steps[k].format(**words)) for k in [*steps][first:]]
+
+
+def next_step(schema: str, **names: Any) -> str:
+    """A sentence on the step behind a result."""
+    return f"Next: {steps_after(kind_of(schema), **names)[0][1]}"
 
 
 def json_of(result: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import gcd, lcm, prod
@@ -14,7 +13,7 @@ import pandas as pd
 
 from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import write_text
+from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
 from gacprof.core.sizes import Estimate, SizeVerdict, seems_safe
 from gacprof.diagnosing.source import open_source
@@ -22,7 +21,7 @@ from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall
 from gacprof.kernels.dispatch import DispatchTable, load_table
 from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO
 from gacprof.kernels.rules import Rules
-from gacprof.reporting.sections import json_of, section_of
+from gacprof.reporting.sections import WORDS, first_of, groups_text, json_of, section_of
 from gacprof.workload.products import side_uses
 
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
@@ -31,43 +30,11 @@ PREFILL_TOKENS = 64  # a call of fewer is one of decoding
 NORMS = ("rms_norm", "layer_norm", "softmax")
 KERNELS_NAMED = 2  # of those that serve sizes of one kind
 FIRST_ROW = 128  # shorter rows fit into one warp, whatever their alignment
-SERVED = {
-    "cudnn": "cuDNN",
-    "filled": "FlashAttention-2, a template of this head_dim",
-    "unfilled": "FlashAttention-2, the template of a larger head_dim",
-    "padded": "FlashAttention-2, padded to a multiple of 8 at each call",
-    "efficient": "memory-efficient kernel",
-    "efficient-unfilled": "memory-efficient kernel, partly empty",
-    "math": "no fused kernel",
-}
-"""Ways of :data:`~gacprof.kernels.attention.QUALITY` to serve a head_dim, in words."""
-COLUMNS = [
-    "source",
-    "operator",
-    "dtype",
-    "dim",
-    "curve",
-    "first",
-    "last",
-    "multiple",
-    "mostly",
-    "also_good",
-    "odd",
-    "odd_low",
-    "odd_high",
-    "even",
-    "even_low",
-    "even_high",
-    "cost_by",
-    "served_by",
-    "others",
-    "safe",
-    "misaligned",
-    "undecided",
-    "cliffs",
-    "good_sizes",
-    "by",
-]
+COLUMNS = (
+    "source operator dtype dim curve first last multiple mostly also_good odd odd_low odd_high "
+    "even even_low even_high cost_by served_by others safe misaligned undecided cliffs good_sizes "
+    "by"
+)
 TableRow = dict[str, Any]  # some of the columns; what a source doesn't know is left out
 
 
@@ -114,7 +81,7 @@ def table(
             raise ConfigError(f"{opened.name} is neither a map nor a GPU: it has no table")
         name = str(source) if isinstance(source, str | Path) else opened.name
         rows += [{"source": name, "by": opened.provenance, **row} for row in of_source]
-    frame = pd.DataFrame(rows, columns=COLUMNS).convert_dtypes()
+    frame = pd.DataFrame(rows, columns=COLUMNS.split()).convert_dtypes()
     if out is not None:
         write_table(frame, Path(out))
     return frame
@@ -123,18 +90,17 @@ def table(
 def write_table(frame: pd.DataFrame, out: Path) -> None:
     """Write a table in the form of a file's ending."""
     if out.suffix == ".csv":
-        text = frame.to_csv(index=False)
+        write_text(out, frame.to_csv(index=False))
     elif out.suffix == ".json":
-        text = json.dumps(json_of(frame), indent=1, ensure_ascii=False) + "\n"
+        write_json(out, json_of(frame))
     elif out.suffix == ".md":
         section = section_of(frame)
         lines = [section.columns, ["---"] * len(section.columns), *section.rows]
         cells = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        text = "\n".join([section.headline, "", cells, *(f"- {r}" for r in section.remarks), ""])
+        remarks = [f"- {remark}" for remark in section.remarks]
+        write_text(out, "\n".join([section.headline, "", cells, *remarks, ""]))
     else:
         raise ConfigError(f"{out}: name a file that ends in .csv, .md or .json")
-    write_text(out, text)
-    frame.attrs["out"] = str(out)
 
 
 def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
@@ -212,17 +178,12 @@ def product_rows(rules: Rules) -> list[TableRow]:
 def costs_of(estimates: Mapping[str, Estimate | None]) -> TableRow:
     """The columns of the estimates by parity; none where there is none."""
     row: TableRow = {}
-    groups, gpus = set(), set()
     for parity, estimate in estimates.items():
         if estimate is not None:
             row |= {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high}
-            groups.add(str(estimate.groups))
-            gpus |= {*estimate.gpus}
     if row:
-        row["cost_by"] = (
-            f"estimated from {' or '.join(sorted(groups))} groups' measurements on "
-            f"{' and '.join(sorted(gpus))} of {MIN_ROWS} tokens or more"
-        )
+        by = groups_text(estimates.values())
+        row["cost_by"] = f"estimated from {by} of {MIN_ROWS} tokens or more"
     return row
 
 
@@ -233,7 +194,7 @@ def attention_rows(rules: Rules) -> list[TableRow]:
         call = partial(AttentionCall, rules.name, rules.arch, rules.torch, dtype)
         sizes = range(1, MAX_SWEPT + 1)
         verdicts = [rules.head_dim(size, HEADS, HEADS, dtype) for size in sizes]
-        kernels = {size: SERVED[serving(call(size, HEADS, HEADS))] for size in sizes}
+        kernels = {size: WORDS["served"][serving(call(size, HEADS, HEADS))] for size in sizes}
         row = rule_row(verdicts, kernels, rules.tolerance)
         row |= {"operator": "attention", "dtype": dtype, "dim": "head_dim"}
         row |= {"curve": "causal prefill, no mask", "first": 1, "last": MAX_SWEPT}
@@ -326,11 +287,6 @@ def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
         label = "rest" if step == 1 else f"multiples of {step}"
         if step not in MULTIPLES:  # a size or two
             label = sizes_text(sizes_of[others[step][0]])
-        texts.append(f"{label}: {either(others[step])}")
-    return {"served_by": either(of_multiples) or None, "others": "; ".join(texts) or None}
-
-
-def either(kernels: Sequence[str]) -> str:
-    """The first of some kernels, and how many more."""
-    more = len(kernels) - KERNELS_NAMED
-    return " or ".join(kernels[:KERNELS_NAMED]) + (f" or {more} more" if more > 0 else "")
+        texts.append(f"{label}: {first_of(others[step], KERNELS_NAMED, ' or ')}")
+    served_by = first_of(of_multiples, KERNELS_NAMED, " or ")
+    return {"served_by": served_by or None, "others": "; ".join(texts) or None}
