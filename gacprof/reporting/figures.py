@@ -166,16 +166,16 @@ def draw_sizes(axes: Axes, curve: Curve, part: Sequence[int]) -> None:
         times = {v.size: v.latency_us for v in verdicts if v.latency_us is not None}
         untimed = [v.size for v in verdicts if v.latency_us is None]
         look |= {"marker": marker, "color": colour, "label": f"{len(times)} {name}"}
-        shown = [size for size in times if part[0] <= size <= part[-1]]
+        shown = {size: time for size, time in times.items() if part[0] <= size <= part[-1]}
         if shown:
-            values = [times[size].value for size in shown]
-            low = [times[size].value - times[size].low for size in shown]
-            high = [times[size].high - times[size].value for size in shown]
-            axes.errorbar(shown, values, [low, high], elinewidth=0.4 if many else 0.8, **look)
-        shown = [size for size in untimed if part[0] <= size <= part[-1]]
-        if shown:
+            values = [time.value for time in shown.values()]
+            errors = [(time.value - time.low, time.high - time.value) for time in shown.values()]
+            low, high = zip(*errors, strict=True)
+            axes.errorbar([*shown], values, [low, high], elinewidth=0.4 if many else 0.8, **look)
+        sizes = [size for size in untimed if part[0] <= size <= part[-1]]
+        if sizes:
             look["label"] = f"{len(untimed)} {name}, no time"
-            axes.plot(shown, [0.03] * len(shown), transform=axes.get_xaxis_transform(), **look)
+            axes.plot(sizes, [0.03] * len(sizes), transform=axes.get_xaxis_transform(), **look)
 
 
 def draw_reachable(axes: Axes, curve: Curve, part: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-CELL_CLASSES = {
-    **dict.fromkeys(("safe", "faster", "ok"), "good"),
-    **dict.fromkeys(("misaligned", "slower", "falls back", "wrong", "refused"), "bad"),
-    "undecided": "open",
-}
-SHORT_CELL, LONG_CELL = 24, 40  # letters: stays on one line; does not stack word on word
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
 
 
@@ -78,9 +73,6 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         legend=any(kind in JUDGING for kind in kinds),
         steps=next_steps(results),
         styles=STYLES,
-        cell_classes=CELL_CLASSES,
-        short_cell=SHORT_CELL,
-        long_cell=LONG_CELL,
     )
     page = folder / "index.html"
     write_text(page, text)
@@ -116,15 +108,10 @@ def result_kind(result: Any) -> str:
 
 def title_of(results: Iterable[Any]) -> str:
     """The models and devices that results are of: ``svd on NVIDIA H200``."""
-    models: list[str] = []
-    devices: list[str] = []
-    for result in results:
-        if result_kind(result):
-            models += [Path(name).name for name in models_of(result)]
-            devices.append(device_of(result))
-    model = first_of([*dict.fromkeys(filter(None, models))] or [""])
-    device = first_of([*dict.fromkeys(filter(None, devices))] or [""])
-    return " on ".join(filter(None, (model, device))) or "gacprof report"
+    shown = [result for result in results if result_kind(result)]
+    models = [Path(name).name for name in chain.from_iterable(map(models_of, shown))]
+    parts = (dict.fromkeys(filter(None, names)) for names in (models, map(device_of, shown)))
+    return " on ".join(first_of([*part]) for part in parts if part) or "gacprof report"
 
 
 def models_of(result: Any) -> list[str]:

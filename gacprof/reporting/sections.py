@@ -14,6 +14,7 @@ from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+import gacprof
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.files import plain, shipped_table
 from gacprof.core.formatting import (
@@ -33,23 +34,10 @@ from gacprof.kernels.third_party import PACKAGE
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from gacprof.check.bench import BenchResult
-    from gacprof.check.perplexity import Perplexities
-    from gacprof.check.verify import Verification
-    from gacprof.cliffmap.cliffmap import CliffMap
-    from gacprof.compress.compress import Compression
-    from gacprof.diagnosing.diagnosis import Diagnosis
-    from gacprof.diagnosing.explain import Explanation
     from gacprof.diagnosing.slowdown import Slowdown
-    from gacprof.export.export import Exported
-    from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
-    from gacprof.lint.report import LintGrid, LintReport
-    from gacprof.planning.plan import Plan
-    from gacprof.sweeping.sweep import SweepSummary
     from gacprof.tracing.findings import MisalignedProduct
-    from gacprof.tracing.trace import TraceReport
-    from gacprof.virtual.ask import DispatchChange, DispatchChanges
+    from gacprof.virtual.ask import DispatchChange
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
@@ -170,7 +158,7 @@ def slowdown_text(cost: Slowdown) -> str:
     )
 
 
-def diagnosis_section(diagnosis: Diagnosis) -> Section:
+def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
     headline = (
         f"{diagnosis_text(diagnosis)} Products in {diagnosis.dtype} at tp {diagnosis.tp}, "
@@ -189,8 +177,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
     verdicts = [finding.now for finding in diagnosis.dims]
-    verdicts += [finding.now for finding in diagnosis.fixed]
-    remarks = estimates_text(verdicts)
+    remarks = estimates_text([*verdicts, *(fixed.now for fixed in diagnosis.fixed)])
     if diagnosis.slowdown is not None:
         remarks.append(slowdown_text(diagnosis.slowdown))
     if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
@@ -203,7 +190,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
-def diagnosis_text(diagnosis: Diagnosis) -> str:
+def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
     """What is wrong with the sizes of a model, and what to do."""
     sentences = []
     if diagnosis.gaps:
@@ -225,13 +212,17 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     if counts["undecided"]:
         sentences.append(f"{counts['undecided']} undecided.")
     if counts["unknown"]:
-        unknown = f"{diagnosis.source} does not know {counts['unknown']} of {sizes}"
-        measured_by = f"gacprof sweep --model {quote(diagnosis.checkpoint)}"
-        sentences.append(f"{unknown}: measure them by {measured_by}.")
+        sentences.append(unknown_text(diagnosis, counts["unknown"], sizes))
     return " ".join(sentences)
 
 
-def plan_section(plan: Plan) -> Section:
+def unknown_text(result: gacprof.Diagnosis | gacprof.Plan, number: int, sizes: str) -> str:
+    """How sizes that a source does not know become known."""
+    command = f"gacprof sweep --model {quote(result.checkpoint)}"
+    return f"{result.source} does not know {number} of {sizes}: measure them by {command}."
+
+
+def plan_section(plan: gacprof.Plan) -> Section:
     """The sizes that a plan changes, its limits and its certificate."""
     before, after = plan.parameters
     sizes = counted(len(plan.choices), "size")
@@ -243,10 +234,7 @@ def plan_section(plan: Plan) -> Section:
         headline = f"None of {sizes} changes; parameters stay {before:,}."
     verdicts = Counter(choice.verdict for choice in plan.choices)
     if verdicts["unknown"]:
-        headline += (
-            f" {plan.source} does not know {verdicts['unknown']} of {sizes}: measure them by "
-            f"gacprof sweep --model {quote(plan.checkpoint)}."
-        )
+        headline += f" {unknown_text(plan, verdicts['unknown'], sizes)}"
     rows: list[Row] = []
     for choice in plan.choices:
         if choice.after != choice.before:
@@ -266,8 +254,8 @@ def plan_section(plan: Plan) -> Section:
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
     required = {choice.required for choice in plan.choices if choice.required.row}
-    for need in sorted(required, key=lambda need: need.row):
-        remarks.append(f"Multiples of {need.multiple}: {need.row}.")
+    rows_needed = sorted(required, key=lambda need: need.row)
+    remarks += [f"Multiples of {need.multiple}: {need.row}." for need in rows_needed]
     if plan.engine:
         remarks.append(f"{plan.engine}, with the planned sizes: {plan.outcome}.")
     remarks += [f"Not mended: {line}." for line in plan.unmended]
@@ -277,7 +265,7 @@ def plan_section(plan: Plan) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
-def certificate_text(plan: Plan) -> str:
+def certificate_text(plan: gacprof.Plan) -> str:
     """What a plan gives up, and how far from the best of the compared choices it may be."""
     gains = {
         "quality": "Nothing is cut" if plan.value == 0 else f"Loss {-plan.value:.4g}",
@@ -297,18 +285,15 @@ def axis_text(axis: Axis) -> str:
     return replace(axis, flags=flags).key
 
 
-def map_section(cliff_map: CliffMap) -> Section:
+def map_section(cliff_map: gacprof.CliffMap) -> Section:
     """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
-    points = sum(len(curve.sizes) for curve in curves)
     cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
     sizes = chain.from_iterable(curve.sizes for curve in curves)
     verdicts = Counter(verdict.verdict for verdict in sizes)
     by_verdict = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items()))
-    headline = (
-        f"{counted(points, 'size')} on {counted(len(curves), 'curve')}: {by_verdict}; {cliffs}. "
-        f"{sentence(cliff_map.provenance)}"
-    )
+    headline = f"{counted(verdicts.total(), 'size')} on {counted(len(curves), 'curve')}: "
+    headline += f"{by_verdict}; {cliffs}. {sentence(cliff_map.provenance)}"
     title = f"Map {cliff_map.name}"
     warnings = [warning.message for warning in cliff_map.warnings]
     rows: list[Row] = []
@@ -320,9 +305,7 @@ def map_section(cliff_map: CliffMap) -> Section:
         return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
-        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN])
-        if len(shown) > CLIFFS_SHOWN:
-            cliffs_text += " …"
+        cliffs_text = first_of(shown, CLIFFS_SHOWN, ", ")
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
         multiple = str(curve.multiple or "")
@@ -339,13 +322,18 @@ def map_section(cliff_map: CliffMap) -> Section:
 
 def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
     """A row a kernel: a name, the sizes that it serves, and the kernel."""
+    return [(name, sizes_text(sizes), kernel) for kernel, sizes in sizes_by(kernels).items()]
+
+
+def sizes_by(kernels: Mapping[int, str]) -> dict[str, list[int]]:
+    """The sizes that each kernel serves."""
     sizes_of: dict[str, list[int]] = {}
     for size, kernel in kernels.items():
         sizes_of.setdefault(kernel, []).append(size)
-    return [(name, sizes_text(sizes), kernel) for kernel, sizes in sizes_of.items()]
+    return sizes_of
 
 
-def dispatch_section(table: DispatchTable) -> Section:
+def dispatch_section(table: gacprof.DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
 
     def range_of(section: str) -> range:
@@ -373,17 +361,14 @@ def dispatch_section(table: DispatchTable) -> Section:
     return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
 
 
-def changes_section(result: DispatchChanges) -> Section:
+def changes_section(result: gacprof.DispatchChanges) -> Section:
     """What two releases of PyTorch answer differently, by question."""
     releases = f"PyTorch {result.before} and {result.after}"
+    what = f"the same kernels on {result.gpu}: nothing changed"
     if result.changes:
-        headline = (
-            f"{releases} take different kernels on {result.gpu}, at the sizes below; all other "
-            "answers are the same"
-        )
-    else:
-        headline = f"{releases} take the same kernels on {result.gpu}: nothing changed"
-    headline += f" ({counted(result.questions, 'question')} {result.provenance})."
+        what = f"different kernels on {result.gpu} at the sizes below; all else is the same"
+    scope = f"{counted(result.questions, 'question')} {result.provenance}"
+    headline = f"{releases} take {what} ({scope})."
     rows: list[Row] = []
     for change in result.changes[:MAX_CHANGES]:
         name = WORDS["dispatch"][change.section]
@@ -525,7 +510,7 @@ def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
     return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
 
-def explanation_section(explanation: Explanation) -> Section:
+def explanation_section(explanation: gacprof.Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
     headline = f"{now.size} is {now.verdict}"
@@ -544,7 +529,7 @@ def explanation_section(explanation: Explanation) -> Section:
     return Section(title, headline, columns, rows, remarks)
 
 
-def verification_section(result: Verification) -> Section:
+def verification_section(result: gacprof.Verification) -> Section:
     """What two checkpoints have in common, and how far their logits lie apart."""
     parts = {
         "tensors are equal": result.equal,
@@ -571,7 +556,7 @@ def verification_section(result: Verification) -> Section:
     return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
 
 
-def bench_section(result: BenchResult) -> Section:
+def bench_section(result: gacprof.BenchResult) -> Section:
     """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
@@ -596,7 +581,7 @@ def bench_section(result: BenchResult) -> Section:
     return Section("Measured side by side", headline, columns, rows, remarks)
 
 
-def perplexity_section(result: Perplexities) -> Section:
+def perplexity_section(result: gacprof.Perplexities) -> Section:
     """Models on one text, each beside the first one."""
     rows: list[Row] = []
     for model in result.models:
@@ -612,7 +597,7 @@ def perplexity_section(result: Perplexities) -> Section:
     return Section("Perplexity", headline, columns, rows, [remark])
 
 
-def sweep_section(summary: SweepSummary) -> Section:
+def sweep_section(summary: gacprof.SweepSummary) -> Section:
     """The counts of a sweep, and the verb that follows."""
     if summary.folder is None:
         headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
@@ -633,7 +618,7 @@ def sweep_section(summary: SweepSummary) -> Section:
     return Section(f"Sweep in {summary.folder}", headline, remarks=[written])
 
 
-def lint_section(report: LintReport) -> Section:
+def lint_section(report: gacprof.LintReport) -> Section:
     """The products of a rank by what an engine does with them, and what makes them better."""
     ranks = f"tp {report.tp}, {ranks_text(report)}"
     where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
@@ -667,7 +652,7 @@ def lint_section(report: LintReport) -> Section:
     return Section("What an engine does", headline, columns, rows, remarks)
 
 
-def lint_grid_section(grid: LintGrid) -> Section:
+def lint_grid_section(grid: gacprof.LintGrid) -> Section:
     """A deployment a row, the best first: what it does, what a rank holds, and what is better."""
     rows = []
     for report in grid.reports:
@@ -684,12 +669,12 @@ def lint_grid_section(grid: LintGrid) -> Section:
     return Section("What engines do", headline, columns, rows, remarks)
 
 
-def ranks_text(report: LintReport) -> str:
+def ranks_text(report: gacprof.LintReport) -> str:
     """The ranks beside tensor-parallel ones."""
     return f"ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
 
 
-def trace_section(report: TraceReport) -> Section:
+def trace_section(report: gacprof.TraceReport) -> Section:
     """The share of the GPU's time in misaligned products, their sizes, and what could be won."""
     title = f"Trace {report.trace}"
     if not report.kernels:
@@ -780,7 +765,7 @@ def inventory_section(inventory: Inventory) -> Section:
     return Section("A checkpoint", headline, columns, grouped(rows), inventory.warnings)
 
 
-def compression_section(result: Compression) -> Section:
+def compression_section(result: gacprof.Compression) -> Section:
     """A compressed model: what it weighs, the sizes of its layers, what they lose."""
     before, after = result.parameters
     headline = (
@@ -803,7 +788,7 @@ def compression_section(result: Compression) -> Section:
     return Section("A compressed model", headline, ("layer", "size"), grouped(rows), remarks)
 
 
-def export_section(result: Exported) -> Section:
+def export_section(result: gacprof.Exported) -> Section:
     """A folder for other programs: whether it computes the same, and how to load it."""
     checked = "not checked"
     if result.max_error is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from math import gcd, lcm, prod
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -21,9 +22,10 @@ from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall
 from gacprof.kernels.dispatch import DispatchTable, load_table
 from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO
 from gacprof.kernels.rules import Rules
-from gacprof.reporting.sections import WORDS, first_of, groups_text, json_of, section_of
+from gacprof.reporting.sections import WORDS, first_of, groups_text, json_of, section_of, sizes_by
 from gacprof.workload.products import side_uses
 
+SIDES: tuple[Literal["N", "K"], ...] = ("N", "K")
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 TOKENS, SIDE, HEADS = 1024, 4096, 32  # of the calls that rules are asked about: a model's prefill
 PREFILL_TOKENS = 64  # a call of fewer is one of decoding
@@ -148,12 +150,10 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     }
     for verdict in ("safe", "misaligned", "undecided"):
         row[verdict] = len(curve.with_verdict(verdict))
-    for parity, rest in (("odd", 1), ("even", 0)):
-        times = []
-        for v in curve.sizes:
-            is_other = v.size % (multiple or PADDED_TO) > 0 and v.size % 2 == rest
-            if is_other and v.penalty is not None:
-                times.append(1 + v.penalty.value)
+    penalties = {v.size: v.penalty.value for v in curve.sizes if v.penalty}
+    others = [size for size in penalties if size % (multiple or PADDED_TO)]
+    for rest, parity in enumerate(("even", "odd")):
+        times = [1 + penalties[size] for size in others if size % 2 == rest]
         if times:
             row |= {parity: round(median(times), 4), "cost_by": "measured"}
     return row
@@ -162,29 +162,25 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
 def product_rows(rules: Rules) -> list[TableRow]:
     """What the rules of a GPU say of both sides of a product."""
     rows = []
-    for dtype in rules.dtypes:
-        for dim in ("N", "K"):
-            uses = side_uses(dim, SIDE, {TOKENS: 1.0}, dtype)
-            verdicts = [*rules.judge(uses, range(1, MAX_SWEPT + 1))]
-            kernels = {v.size: v.kernel or "no kernel" for v in verdicts}
-            row = rule_row(verdicts, kernels, rules.tolerance)
-            operator = "quantised" if dtype in ("int8", "float8_e4m3") else "linear"
-            row |= {"operator": operator, "dtype": dtype, "dim": dim, "curve": "2 tokens or more"}
-            odd, even = (v.estimate for v in rules.judge(uses, [SIDE + 1, SIDE + 2]))
-            rows.append(row | costs_of({"odd": odd, "even": even}))
+    for dtype, dim in product(rules.dtypes, SIDES):
+        uses = side_uses(dim, SIDE, {TOKENS: 1.0}, dtype)
+        verdicts = [*rules.judge(uses, range(1, MAX_SWEPT + 1))]
+        kernels = {v.size: v.kernel or "no kernel" for v in verdicts}
+        row = rule_row(verdicts, kernels, rules.tolerance)
+        operator = "quantised" if dtype in ("int8", "float8_e4m3") else "linear"
+        row |= {"operator": operator, "dtype": dtype, "dim": dim, "curve": "2 tokens or more"}
+        for parity, v in zip(("odd", "even"), rules.judge(uses, [SIDE + 1, SIDE + 2]), strict=True):
+            row |= estimate_cells(parity, v.estimate)
+        rows.append(row)
     return rows
 
 
-def costs_of(estimates: Mapping[str, Estimate | None]) -> TableRow:
-    """The columns of the estimates by parity; none where there is none."""
-    row: TableRow = {}
-    for parity, estimate in estimates.items():
-        if estimate is not None:
-            row |= {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high}
-    if row:
-        by = groups_text(estimates.values())
-        row["cost_by"] = f"estimated from {by} of {MIN_ROWS} tokens or more"
-    return row
+def estimate_cells(parity: str, estimate: Estimate | None) -> TableRow:
+    """The columns of an estimate; none where there is none."""
+    if estimate is None:
+        return {}
+    by = f"estimated from {groups_text([estimate])} of {MIN_ROWS} tokens or more"
+    return {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high, "cost_by": by}
 
 
 def attention_rows(rules: Rules) -> list[TableRow]:
@@ -239,10 +235,9 @@ def norm_rows(rules: Rules) -> list[TableRow]:
     if dispatched is None:
         return []
     rows = []
-    for operator in NORMS:
-        for dtype in sorted(ATTENTION_DTYPES):
-            if dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
-                rows.append(norm_row(dispatched, operator, dtype))
+    for operator, dtype in product(NORMS, sorted(ATTENTION_DTYPES)):
+        if dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
+            rows.append(norm_row(dispatched, operator, dtype))
     return rows
 
 
@@ -271,10 +266,7 @@ def norm_row(dispatched: DispatchTable, operator: str, dtype: str) -> TableRow:
 
 def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
     """What serves the multiples, and what other sizes, by what those have in common."""
-    sizes_of: dict[str, list[int]] = {}
-    for size, kernel in kernels.items():
-        if kernel:
-            sizes_of.setdefault(kernel, []).append(size)
+    sizes_of = sizes_by({size: kernel for size, kernel in kernels.items() if kernel})
     of_multiples: list[str] = []
     others: dict[int, list[str]] = {}
     for kernel, sizes in sorted(sizes_of.items(), key=lambda pair: -len(pair[1])):
