@@ -79,27 +79,20 @@ def entry(name: str, text: str) -> str:
 
 def label(name: str, parameter: inspect.Parameter) -> str:
     """How an option is written: ``--tokens N …``, ``--map, --gpu SOURCE``, ``CHECKPOINT``."""
-    option = "--" + name.replace("_", "-")
-    hint = typing.get_args(parameter.annotation)[0]
-    if hint is bool:
+    option, word = "--" + name.replace("_", "-"), name.upper().replace("_", "-")
+    annotation = typing.get_args(parameter.annotation)[0]
+    hint = str(annotation)
+    if annotation is bool:
         return option if not parameter.default else f"--no-{option[2:]}"
-    word = name.upper().replace("_", "-")
-    is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY or name in OPTION_NAMES
-    if is_option:
-        word = value_word(word, str(hint))
-    if "..." in str(hint):
-        word += " …"
-    return f"{', '.join(OPTION_NAMES.get(name, (option,)))} {word}" if is_option else word
-
-
-def value_word(word: str, hint: str) -> str:
-    """The word for an option's value: ``N`` for a whole number, ``X`` for another one."""
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY and name not in OPTION_NAMES:
+        return word + " …" * ("..." in hint)
     if "int" in hint:
         word = "N"
     elif "float" in hint and "str" not in hint:
         word = "X"
-    is_pair = hint.startswith("tuple") and "..." not in hint
-    return f"{word} {word}" if is_pair else word
+    if hint.startswith("tuple"):
+        word += " …" if "..." in hint else f" {word}"
+    return f"{', '.join(OPTION_NAMES.get(name, (option,)))} {word}"
 
 
 def values_text(parameter: inspect.Parameter) -> str:

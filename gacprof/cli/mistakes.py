@@ -48,8 +48,10 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         return f"{[*names, option][0]}: give one value, once"
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         token = error.unused_tokens[0]
-        option = option_before(token, words)
-        return f"'{token}' is one word too many{option}: see gacprof {verb} --help"
+        place = [*words, token].index(token)
+        option = words[place - 2] if place >= 2 and words[place - 2].startswith("--") else ""
+        why = f", {option} takes one value" if option else ""
+        return f"'{token}' is one word too many{why}: see gacprof {verb} --help"
     if isinstance(error, CoercionError) and error.token:
         option = error.token.keyword or label
         if error.target_type is float:
@@ -59,14 +61,6 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
     if isinstance(error, UnknownOptionError):
         return f"{error} gacprof {verb} --help lists the options"
     return str(error)
-
-
-def option_before(token: str, words: Sequence[str]) -> str:
-    """The option of one value that a token stands behind, as a second value."""
-    place = list(words).index(token) if token in words else 0
-    if place >= 2 and words[place - 2].startswith("--"):
-        return f", {words[place - 2]} takes one value"
-    return ""
 
 
 def import_text(error: ImportError) -> str:

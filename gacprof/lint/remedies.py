@@ -105,13 +105,10 @@ def _tried(
     remedy = replace(change, outcome=outcome, mended=mended, launches=launches, ranks=ranks)
     if not change.config:
         return remedy
-    return replace(remedy, bytes=_growth(deployment, changed), tps=_degrees_that_serve(changed))
-
-
-def _growth(before: ConfigDeployment, after: ConfigDeployment) -> float | None:
-    """The share by which all weights together grow; None where a config doesn't say theirs."""
-    stored, changed = (replace(d, tp=1, ep=1, dp=1).weight_bytes for d in (before, after))
-    return changed / stored - 1 if stored and changed else None
+    stored, grown = (replace(d, tp=1, ep=1, dp=1).weight_bytes for d in (deployment, changed))
+    growth = grown / stored - 1 if stored and grown else None
+    tps = [tp for tp in USUAL_TP if overall(_at_degree(changed, tp).judgements()) == "ok"]
+    return replace(remedy, bytes=growth, tps=tuple(tps) if _is_packed(changed) else ())
 
 
 def _is_packed(deployment: ConfigDeployment) -> bool:
@@ -129,14 +126,6 @@ def with_whole_experts(deployment: ConfigDeployment) -> ConfigDeployment:
     """The deployment with experts that all ranks which its engine has for them share out."""
     several = replace(deployment, ep=deployment.tp * deployment.dp)
     return replace(deployment, ep=several.ranks["expert_total"])
-
-
-def _degrees_that_serve(deployment: ConfigDeployment) -> tuple[int, ...]:
-    """The usual TP degrees at which stored weights are served as they are."""
-    if not _is_packed(deployment):
-        return ()
-    at_degrees = {tp: _at_degree(deployment, tp).judgements() for tp in USUAL_TP}
-    return tuple(tp for tp, judgements in at_degrees.items() if overall(judgements) == "ok")
 
 
 def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> Iterator[Change]:
@@ -177,14 +166,6 @@ def _broken_fields(
     return by_field
 
 
-def words_for(deployment: ConfigDeployment) -> str:
-    """What realign calls the widths that an engine serves on these ranks: ``for:vllm:tp8``."""
-    words = ["for", deployment.engine.name, f"tp{deployment.tp}"]
-    words += [f"ep{deployment.ep}"] if deployment.ep > 1 else []
-    words += [deployment.gpu.key] if deployment.gpu.key != "any" else []
-    return ":".join(words)
-
-
 def _size_changes(
     deployment: ConfigDeployment, judgements: Sequence[Judgement]
 ) -> Iterator[Change]:
@@ -210,7 +191,10 @@ def _size_changes(
         words = ", ".join(f"{name} {size}" for name, size in config.items())
         command = ""
         if config == widths and _is_packed(deployment) and deployment.storage.form != "gguf":
-            command = REALIGN.format(words_for(deployment))
+            parts = ["for", deployment.engine.name, f"tp{deployment.tp}"]
+            parts += [f"ep{deployment.ep}"] if deployment.ep > 1 else []
+            parts += [deployment.gpu.key] if deployment.gpu.key != "any" else []
+            command = REALIGN.format(":".join(parts))
         remedy = Remedy("size", words, config=config, command=command)
         yield replace(deployment, config=values), remedy
 

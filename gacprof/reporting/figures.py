@@ -101,7 +101,10 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
         draw_reachable(axes, curve, part)
         draw_sizes(axes, curve, part)
         draw_cliffs(axes, curve, part)
-        set_size_ticks(axes, part, max(1, round(TICKS * width / sum(widths))))
+        ticks = max(1, round(TICKS * width / sum(widths)))
+        step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))  # about so many ticks
+        multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
+        axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
     panels[len(panels) // 2].set_xlabel(axis.dim, color=INK)
     add_legend(figure, panels)
     return figure
@@ -137,13 +140,6 @@ def set_latency_axis(axes: Axes, curve: Curve) -> None:
     margin = max(0.1 * (high - low), 0.05 * low)
     axes.set_ylim(low - margin, high + margin)
     axes.set_ylabel("µs (axis not from 0)", color=INK)
-
-
-def set_size_ticks(axes: Axes, part: Sequence[int], ticks: int) -> None:
-    """Mark multiples of a power of two, about so many."""
-    step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))
-    multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
-    axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
 
 
 def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
+WHICH_CURVES = "of each operator, dim and type the one with the highest penalty. The table has all."
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
 
 
@@ -61,8 +61,10 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         drawn = []
         for letter, figure in enumerate(figures_of(result), 1):
             drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
-        title = section.title or Path(name).name
-        parts.append((replace(section, title=title), drawn, drawn_text(result, len(drawn))))
+        text = ""
+        if drawn and isinstance(result, CliffMap):
+            text = f"{len(drawn)} of {counted(len(result.curves), 'curve')} drawn: {WHICH_CURVES}"
+        parts.append((replace(section, title=section.title or Path(name).name), drawn, text))
     kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -108,16 +110,15 @@ def result_kind(result: Any) -> str:
 
 def title_of(results: Iterable[Any]) -> str:
     """The models and devices that results are of: ``svd on NVIDIA H200``."""
-    shown = [result for result in results if result_kind(result)]
-    models = [Path(name).name for name in chain.from_iterable(map(models_of, shown))]
-    parts = (dict.fromkeys(filter(None, names)) for names in (models, map(device_of, shown)))
+    models: list[str] = []
+    devices: list[str] = []
+    for result in filter(result_kind, results):
+        names = [getattr(result, "checkpoint", ""), getattr(result, "model", "")]
+        names += [getattr(model, "model", model) for model in getattr(result, "models", ())]
+        models += [Path(name).name for name in names]
+        devices.append(device_of(result))
+    parts = (dict.fromkeys(filter(None, names)) for names in (models, devices))
     return " on ".join(first_of([*part]) for part in parts if part) or "gacprof report"
-
-
-def models_of(result: Any) -> list[str]:
-    """The models that a result is of, as they were named."""
-    names = [getattr(result, "checkpoint", ""), getattr(result, "model", "")]
-    return names + [getattr(model, "model", model) for model in getattr(result, "models", ())]
 
 
 def device_of(result: Any) -> str:
@@ -128,17 +129,6 @@ def device_of(result: Any) -> str:
         return gpu_facts(name or getattr(result, "source", "")).name
     except ConfigError:
         return "" if name in NO_GPUS else str(name)
-
-
-def drawn_text(result: Any, drawn: int) -> str:
-    """How many of a map's curves are drawn, and which."""
-    if not isinstance(result, CliffMap) or not drawn:
-        return ""
-    curves = counted(len(result.curves), "curve")
-    return (
-        f"{drawn} of {curves} drawn: of each operator, dim and type the one with the highest "
-        "penalty. The table has all."
-    )
 
 
 def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
-from gacprof.core.sizes import Estimate, SizeVerdict, seems_safe
+from gacprof.core.sizes import SizeVerdict, seems_safe
 from gacprof.diagnosing.source import open_source
 from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall, serving
 from gacprof.kernels.dispatch import DispatchTable, load_table
@@ -169,18 +169,14 @@ def product_rows(rules: Rules) -> list[TableRow]:
         row = rule_row(verdicts, kernels, rules.tolerance)
         operator = "quantised" if dtype in ("int8", "float8_e4m3") else "linear"
         row |= {"operator": operator, "dtype": dtype, "dim": dim, "curve": "2 tokens or more"}
-        for parity, v in zip(("odd", "even"), rules.judge(uses, [SIDE + 1, SIDE + 2]), strict=True):
-            row |= estimate_cells(parity, v.estimate)
+        estimates = [v.estimate for v in rules.judge(uses, [SIDE + 1, SIDE + 2])]
+        for parity, estimate in zip(("odd", "even"), estimates, strict=True):
+            if estimate is not None:
+                row |= {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high}
+                by = groups_text(estimates)
+                row["cost_by"] = f"estimated from {by} of {MIN_ROWS} tokens or more"
         rows.append(row)
     return rows
-
-
-def estimate_cells(parity: str, estimate: Estimate | None) -> TableRow:
-    """The columns of an estimate; none where there is none."""
-    if estimate is None:
-        return {}
-    by = f"estimated from {groups_text([estimate])} of {MIN_ROWS} tokens or more"
-    return {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high, "cost_by": by}
 
 
 def attention_rows(rules: Rules) -> list[TableRow]:
