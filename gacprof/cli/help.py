@@ -16,7 +16,6 @@ from gacprof.cli.verbs import (
     OPTION_NAMES,
     command,
     docstring_of,
-    summary,
 )
 
 ABOUT = "Which tensor sizes your GPU serves well, why, and how to move a model onto them."
@@ -30,7 +29,8 @@ def overview(words: str = "") -> str:
     for group, examples in GROUPS.items():
         verbs = [verb for verb in examples if verb.startswith(words)]
         if verbs:
-            lines += ["", f"{group}:", *(entry(verb, summary(verb)) for verb in verbs)]
+            lines += ["", f"{group}:"]
+            lines += [entry(verb, paragraphs(docstring_of(verb))[0]) for verb in verbs]
     lines += ["", "gacprof VERB --help says more, with an example. --json prints a result as JSON."]
     return "\n".join(lines)
 

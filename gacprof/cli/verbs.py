@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union
 from cyclopts import Parameter
 
 import gacprof
-from gacprof.cli.source import paragraphs, source_of
+from gacprof.cli.source import source_of
 from gacprof.core.files import shipped_table
 
 VERBS_FILE = Path(__file__).parent / "verbs.toml"
@@ -54,11 +54,6 @@ def stub_of(verb: str) -> Callable[..., Any]:
 def docstring_of(verb: str) -> str:
     """Return the docstring of a verb's function."""
     return str(inspect.getdoc(stub_of(verb)))
-
-
-def summary(verb: str) -> str:
-    """Return the first line of a verb's docstring."""
-    return paragraphs(docstring_of(verb))[0]
 
 
 def command(verb: str) -> Callable[..., Any]:

@@ -134,15 +134,10 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
     """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
-    shapes = {shape_of(curve) for curve in covering or curves or cliff_map.curves}
-    listed = "; ".join(sorted(shapes))
+    axes = {replace(curve.axis, flags={}) for curve in covering or curves or cliff_map.curves}
+    listed = "; ".join(sorted(f"{a.key}, {a.sizes[0]} … {a.sizes[-1]}" for a in axes))
     if not covering:
         raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {listed}")
-    if len({shape.rpartition(",")[0] for shape in shapes}) > 1:
+    if len({axis.key for axis in axes}) > 1:
         raise MapError(f"'{cliff_map.name}' has several, name dtype and other dims of {listed}")
     return covering[0]  # several differ in flags alone: the one that calls as a model does
-
-
-def shape_of(curve: Curve) -> str:
-    axis = curve.axis
-    return f"{replace(axis, flags={}).key}, {axis.sizes[0]} … {axis.sizes[-1]}"

@@ -17,7 +17,7 @@ from gacprof.kernels.rules import Rules
 from gacprof.lint.accounting import gaps_of, with_gaps
 from gacprof.lint.deployment import ConfigDeployment, deploy
 from gacprof.lint.judge import Judgement, overall
-from gacprof.lint.memory import GIB
+from gacprof.lint.products import GIB
 from gacprof.lint.remedies import Remedy, find_remedies
 from gacprof.lint.report import LintGrid, LintReport, from_best, verdicts_of
 from gacprof.lint.report import sarif as sarif_log

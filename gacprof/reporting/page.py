@@ -61,10 +61,12 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         drawn = []
         for letter, figure in enumerate(figures_of(result), 1):
             drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
-        text = ""
+        caption = ""
         if drawn and isinstance(result, CliffMap):
-            text = f"{len(drawn)} of {counted(len(result.curves), 'curve')} drawn: {WHICH_CURVES}"
-        parts.append((replace(section, title=section.title or Path(name).name), drawn, text))
+            caption = (
+                f"{len(drawn)} of {counted(len(result.curves), 'curve')} drawn: {WHICH_CURVES}"
+            )
+        parts.append((replace(section, title=section.title or Path(name).name), drawn, caption))
     kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)

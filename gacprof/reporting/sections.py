@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from gacprof.tracing.findings import MisalignedProduct
     from gacprof.virtual.ask import DispatchChange
 
-# values of flags that are left out where an axis is named: a model's own way of calling
-USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 CLIFFS_SHOWN = 4
 MAX_GAPS = 8  # more of what was not accounted for is told by --json
 # calls of attention that are shown, of 1024 keys and one sequence with 32 query heads
@@ -58,6 +56,7 @@ MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
 WORDS_FILE = Path(__file__).parent / "words.toml"
 WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
+REMARKS = WORDS["remarks"]
 PLACEHOLDERS = {"model": "MODEL", "plan": "plan.json", "aligned": "ALIGNED"}
 PLACEHOLDERS |= dict.fromkeys(("run", "source"), "runs/own")
 """What stands in a step's command for what nobody named."""
@@ -85,21 +84,20 @@ def verdict_cells(verdict: SizeVerdict) -> Row:
     return str(verdict.size), verdict.verdict, penalty
 
 
+def first_of(names: Sequence[str], count: int = 1, word: str = " and ") -> str:
+    """The first of some names, and how many more."""
+    more = [f"{len(names) - count} more"] if len(names) > count else []
+    return word.join([*names[:count], *more])
+
+
 def grouped(
-    rows: Iterable[Row], column: int = 0, join: Callable[[list[str]], str] | None = None
+    rows: Iterable[Row], column: int = 0, join: Callable[[list[str]], str] = first_of
 ) -> list[Row]:
     """Rows that are equal but for a column, as one: its first cell, or those that are joined."""
     cells: dict[tuple[Row, Row], list[str]] = {}
     for row in rows:
         cells.setdefault((row[:column], row[column + 1 :]), []).append(row[column])
-    join = join or first_of
     return [(*before, join(names), *after) for (before, after), names in cells.items()]
-
-
-def first_of(names: Sequence[str], count: int = 1, word: str = " and ") -> str:
-    """The first of some names, and how many more."""
-    more = [f"{len(names) - count} more"] if len(names) > count else []
-    return word.join([*names[:count], *more])
 
 
 def sentence(text: str) -> str:
@@ -125,12 +123,8 @@ def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
     estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
     if not estimates:
         return []
-    text = (
-        f"est.: times as long as padded to multiples of {PADDED_TO}, by {groups_text(estimates)} "
-        f"({MIN_ROWS} rows and more, CUDA {CUDA}); "
-        f"four of five further groups should fall within. At one row at most ×{ONE_ROW} was seen "
-        "(A100, H200); between, only one group measured."
-    )
+    numbers = {"padded_to": PADDED_TO, "rows": MIN_ROWS, "cuda": CUDA, "one_row": ONE_ROW}
+    text = REMARKS["estimates"].format(groups=groups_text(estimates), **numbers)
     if any(estimate.basis == "rate" for estimate in estimates):
         text += f" Where {PACKAGE} timed the padded product: by the kernel's rate."
     return [text]
@@ -280,8 +274,13 @@ def certificate_text(plan: gacprof.Plan) -> str:
 
 
 def axis_text(axis: Axis) -> str:
-    """An axis without the flags that are off or usual: ``linear K M=1 N=1024 bfloat16``."""
-    flags = {name: value for name, value in axis.flags.items() if value not in USUAL_FLAGS}
+    """An axis without the flags that a model's own call has: ``linear K M=1 N=1024 bfloat16``."""
+    from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS
+
+    flags = dict(axis.flags)
+    for name, value in axis.flags.items():
+        if value in PREFERRED_FLAGS.get(name, (False,)):
+            del flags[name]
     return replace(axis, flags=flags).key
 
 
@@ -312,10 +311,7 @@ def map_section(cliff_map: gacprof.CliffMap) -> Section:
         rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
-    remark = (
-        "Undecided: noise spreads the penalty over the tolerance of "
-        f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
-    )
+    remark = REMARKS["undecided"].format(tolerance=percent(cliff_map.tolerance))
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
     return Section(title, headline, columns, rows, [*warnings, remark])
 
@@ -352,12 +348,7 @@ def dispatch_section(table: gacprof.DispatchTable) -> Section:
         kernels = {n: str(table.product(operator, axis, n)) for n in range_of("products")}
         rows += kernel_rows(f"{operator}, {axis}", kernels)
     headline = f"{table.device}, bfloat16: {table.provenance}."
-    remarks = [
-        "Attention of one sequence, 32 query heads (8 key heads where grouped) and 1024 keys.",
-        SCOPE,
-        "Other heads, lengths and types, embedding, cat and sort: --out FILE, or in Python "
-        "gacprof.kernels.dispatch.load_table.",
-    ]
+    remarks = [REMARKS["calls"], SCOPE, REMARKS["other_calls"]]
     return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
 
 
@@ -414,12 +405,18 @@ def table_section(frame: DataFrame) -> Section:
     """The table of constraints: of one source with its kernels, of several side by side."""
     records = json_of(frame)
     sources = [*dict.fromkeys(record["source"] for record in records)]
+    rows: list[Row] = []
     names_of = itemgetter("operator", "dtype", "dim")
     columns = ["operator", "dtype", "dim", *sources]
     if len(sources) == 1:
         columns[3:] = ["calls", "round up to", "odd sizes take", "even ones take"]
         columns += ["multiples served by", "other sizes by"]
-        rows = [(*names_of(record), *single_cells(record)) for record in records]
+        for record in records:
+            costs = cost_text(record, "odd"), cost_text(record, "even")
+            kernels = (record["served_by"] or "", record["others"] or "")
+            loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without their names
+            calls = (record["curve"] or "", multiple_text(record), *costs, *loads)
+            rows.append((*names_of(record), *calls))
     else:
         cells: dict[Row, dict[str, str]] = {}
         for record in records:
@@ -427,27 +424,13 @@ def table_section(frame: DataFrame) -> Section:
         rows = [(*names, *(cell.get(s, "") for s in sources)) for names, cell in cells.items()]
     rows = grouped(rows, 1, ", ".join)  # those that differ in dtype alone
     rows.sort(key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
-    headline = (
-        f"Sizes that are fast on {', '.join(sources)}: round each dim up to the multiple. ×1.5: "
-        "other sizes take 1.5 times as long. Empty: not known."
-    )
+    headline = REMARKS["table"].format(sources=", ".join(sources))
     remarks = table_remarks(records)
     name = quote(sources[0])
     more = f"gacprof table {name} or " if len(sources) > 1 else ""
     remarks.append(f"More columns: {more}--out FILE.csv.")
-    remarks.append(
-        f"Next: gacprof diagnose MODEL {name} finds a model's slow sizes; gacprof map candidates "
-        f"107 {name} lists good sizes near one."
-    )
+    remarks.append(REMARKS["table_next"].format(source=name))
     return Section("Sizes to round to", headline, columns, rows, remarks)
-
-
-def single_cells(record: Mapping[str, Any]) -> Row:
-    """The cells of one source's row behind its dim."""
-    costs = cost_text(record, "odd"), cost_text(record, "even")
-    kernels = (record["served_by"] or "", record["others"] or "")
-    loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without the kernels' names
-    return (record["curve"] or "", multiple_text(record), *costs, *loads)
 
 
 def side_by_side_cell(record: Mapping[str, Any]) -> str:
@@ -535,10 +518,9 @@ def verification_section(result: gacprof.Verification) -> Section:
         "tensors are equal": result.equal,
         "are equal but for padding": result.padded,
         "layers' factors are multiplied out": result.merged,
-        f"tensors and settings are judged by the logits of {result.positions} tokens": len(
-            result.differing
-        ),
     }
+    logits = f"the logits of {result.positions} tokens"
+    parts[f"tensors and settings are judged by {logits}"] = len(result.differing)
     said = ", ".join(f"{number} {words}" for words, number in parts.items() if number)
     headline = f"{result.checkpoint} and {result.other} {WORDS['verified'][result.verdict]}. "
     headline += said or "They have no tensor"
@@ -549,10 +531,7 @@ def verification_section(result: gacprof.Verification) -> Section:
         headline += f" (nothing was run: {reason})"
     numbers = {words: getattr(result, name) for name, words in WORDS["numbers"].items()}
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
-    remark = (
-        f"Computed in {result.dtype} on {result.device}. Tokenizers, generation settings and "
-        "longer texts were not compared."
-    )
+    remark = REMARKS["verified"].format(dtype=result.dtype, device=result.device)
     return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
 
 
@@ -656,8 +635,7 @@ def lint_grid_section(grid: gacprof.LintGrid) -> Section:
     """A deployment a row, the best first: what it does, what a rank holds, and what is better."""
     rows = []
     for report in grid.reports:
-        changes = [remedy.change for remedy in report.remedies if remedy.kind == "ep"]
-        better = changes[0] if changes else ""
+        better = "".join([r.change for r in report.remedies if r.kind == "ep"][:1])
         why = report.account if not report.ok else ""
         where = (f"{report.engine} {report.version}", report.gpu, str(report.tp))
         rows.append((*where, report.summary, report.weights, why, better))
@@ -678,10 +656,8 @@ def trace_section(report: gacprof.TraceReport) -> Section:
     """The share of the GPU's time in misaligned products, their sizes, and what could be won."""
     title = f"Trace {report.trace}"
     if not report.kernels:
-        headline = (
-            f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU. On CPUs no "
-            "name of a kernel tells a tier: gacprof sweep measures this one."
-        )
+        headline = f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU. "
+        headline += REMARKS["cpu"]
         return Section(title, headline)
     shares: dict[str, str] = defaultdict(lambda: "0 %")
     shares |= {kind: percent(share) for kind, share in report.shares.items()}
@@ -715,8 +691,7 @@ def trace_section(report: gacprof.TraceReport) -> Section:
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
     if "gemv" in shares:
-        gemv = WORDS["undecided"]["gemv"]
-        remarks.append(f"Undecided, and not counted above: {shares['gemv']} in {gemv}.")
+        remarks.append(REMARKS["gemv"].format(share=shares["gemv"]))
     if report.in_graphs:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
@@ -795,10 +770,7 @@ def export_section(result: gacprof.Exported) -> Section:
         checked = f"transformers' logits differ by at most {result.max_error:.2g} of the largest"
     headline = f"Wrote {quote(result.folder)}: {checked}."
     remarks = [f"{engine}: {line}" for engine, line in result.serve.items()]
-    remarks.append(
-        "The model's code is in the folder: trust_remote_code=True runs it, and AutoTokenizer "
-        "asks for it too."
-    )
+    remarks.append(REMARKS["code"])
     return Section("A folder to serve", headline, remarks=remarks)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
+from gacprof.cliffmap.cliffmap import CliffMap, Curve
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
@@ -22,7 +22,15 @@ from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall
 from gacprof.kernels.dispatch import DispatchTable, load_table
 from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO
 from gacprof.kernels.rules import Rules
-from gacprof.reporting.sections import WORDS, first_of, groups_text, json_of, section_of, sizes_by
+from gacprof.reporting.sections import (
+    WORDS,
+    axis_text,
+    first_of,
+    groups_text,
+    json_of,
+    section_of,
+    sizes_by,
+)
 from gacprof.workload.products import side_uses
 
 SIDES: tuple[Literal["N", "K"], ...] = ("N", "K")
@@ -78,7 +86,11 @@ def table(
             curves = opened.curves if len(sources) == 1 else prefill_curves(opened.curves)
             of_source = [curve_row(opened, curve) for curve in curves]
         elif isinstance(opened, Rules):
-            of_source = [*product_rows(opened), *attention_rows(opened), *norm_rows(opened)]
+            of_source = [*product_rows(opened), *attention_rows(opened)]
+            dispatched = load_table(opened.name, opened.torch)
+            for operator, dtype in product(NORMS, sorted(ATTENTION_DTYPES)):
+                if dispatched and dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
+                    of_source.append(norm_row(dispatched, operator, dtype))
         else:
             raise ConfigError(f"{opened.name} is neither a map nor a GPU: it has no table")
         name = str(source) if isinstance(source, str | Path) else opened.name
@@ -127,10 +139,6 @@ def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
 def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     """What a curve of a map says."""
     axis = curve.axis
-    pairs = [f"{name}={value}" for name, value in axis.fixed.items()]
-    for name, value in axis.flags.items():  # those that a model's own call does not have
-        if value not in PREFERRED_FLAGS.get(name, (False,)):
-            pairs.append(f"{name}={value}")
     multiple = curve.multiple
     failed = [v for v in curve.sizes if v.cause == "failed"]
     if multiple is not None and failed:  # sizes that were refused: a multiple of it must run
@@ -140,7 +148,7 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
         "operator": axis.operator,
         "dtype": axis.dtype,
         "dim": axis.dim,
-        "curve": " ".join(pairs),
+        "curve": " ".join(word for word in axis_text(axis).split() if "=" in word),
         "first": axis.sizes[0],
         "last": axis.sizes[-1],
         "multiple": multiple,
@@ -225,20 +233,9 @@ def multiple_within(sizes: set[int]) -> int | None:
     return None
 
 
-def norm_rows(rules: Rules) -> list[TableRow]:
-    """Kernels of norms and softmax over rows as PyTorch dispatched them, where it was recorded."""
-    dispatched = load_table(rules.name, rules.torch)
-    if dispatched is None:
-        return []
-    rows = []
-    for operator, dtype in product(NORMS, sorted(ATTENTION_DTYPES)):
-        if dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
-            rows.append(norm_row(dispatched, operator, dtype))
-    return rows
-
-
 def norm_row(dispatched: DispatchTable, operator: str, dtype: str) -> TableRow:
-    """The multiple from which on a row's length has the kernel of the next multiple of 64."""
+    """The multiple from which on a norm or softmax over rows of that length has the kernel of the
+    next multiple of 64, as PyTorch dispatched them."""
     lengths = range(FIRST_ROW, dispatched.sections["rows"].range[1] + 1)
     kernels = {n: str(dispatched.rows(operator, n, dtype=dtype)) for n in lengths}
     multiple = None
