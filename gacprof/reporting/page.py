@@ -63,9 +63,8 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
             drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
         caption = ""
         if drawn and isinstance(result, CliffMap):
-            caption = (
-                f"{len(drawn)} of {counted(len(result.curves), 'curve')} drawn: {WHICH_CURVES}"
-            )
+            curves = counted(len(result.curves), "curve")
+            caption = f"{len(drawn)} of {curves} drawn: {WHICH_CURVES}"
         parts.append((replace(section, title=section.title or Path(name).name), drawn, caption))
     kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")

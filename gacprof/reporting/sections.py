@@ -154,10 +154,8 @@ def slowdown_text(cost: Slowdown) -> str:
 
 def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
-    headline = (
-        f"{diagnosis_text(diagnosis)} Products in {diagnosis.dtype} at tp {diagnosis.tp}, "
-        f"{diagnosis.provenance}."
-    )
+    products = f"Products in {diagnosis.dtype} at tp {diagnosis.tp}"
+    headline = f"{diagnosis_text(diagnosis)} {products}, {diagnosis.provenance}."
     order = ("misaligned", "undecided", "unknown", "safe")
     rows: list[Row] = []
     for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
@@ -220,10 +218,8 @@ def plan_section(plan: gacprof.Plan) -> Section:
     """The sizes that a plan changes, its limits and its certificate."""
     before, after = plan.parameters
     sizes = counted(len(plan.choices), "size")
-    headline = (
-        f"{len(plan.sizes)} of {sizes} change; parameters {before:,} → {after:,} "
-        f"({(after / before - 1) * 100:+.1f} %)."
-    )
+    change = f"parameters {before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %)"
+    headline = f"{len(plan.sizes)} of {sizes} change; {change}."
     if not plan.sizes:
         headline = f"None of {sizes} changes; parameters stay {before:,}."
     verdicts = Counter(choice.verdict for choice in plan.choices)
@@ -589,10 +585,9 @@ def sweep_section(summary: gacprof.SweepSummary) -> Section:
                 f"{needs.memory_bytes / 2**30:.2g} GiB of operands."
             )
         return Section("A dry run", headline, remarks=remarks)
-    headline = (
-        f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
-        f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
-    )
+    headline = f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
+    headline += f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; "
+    headline += f"{summary.failed} failed."
     written = f"Wrote {quote(str(summary.folder))}. {next_step(summary.schema, run=summary.folder)}"
     return Section(f"Sweep in {summary.folder}", headline, remarks=[written])
 
@@ -617,8 +612,7 @@ def lint_section(report: gacprof.LintReport) -> Section:
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
     remarks = [report.engine_says] if report.engine_says else []
-    for gap in report.gaps[:MAX_GAPS]:
-        remarks.append(f"{gap.grade.capitalize()}: {gap.why}.")
+    remarks += [f"{gap.grade.capitalize()}: {gap.why}." for gap in report.gaps[:MAX_GAPS]]
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
     kernels = {row.launches for row in report.products}
@@ -656,9 +650,8 @@ def trace_section(report: gacprof.TraceReport) -> Section:
     """The share of the GPU's time in misaligned products, their sizes, and what could be won."""
     title = f"Trace {report.trace}"
     if not report.kernels:
-        headline = f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU. "
-        headline += REMARKS["cpu"]
-        return Section(title, headline)
+        headline = f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU."
+        return Section(title, f"{headline} {REMARKS['cpu']}")
     shares: dict[str, str] = defaultdict(lambda: "0 %")
     shares |= {kind: percent(share) for kind, share in report.shares.items()}
     dark = report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0)
@@ -696,10 +689,8 @@ def trace_section(report: gacprof.TraceReport) -> Section:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
     if report.matched is not None and report.weight_products:
-        remarks.append(
-            f"{report.matched} of {report.weight_products} products of a matrix and a weight have "
-            f"lengths of {report.checkpoint}."
-        )
+        matched = f"{report.matched} of {report.weight_products} products of a matrix and a weight"
+        remarks.append(f"{matched} have lengths of {report.checkpoint}.")
     columns = ("cause", "lengths", "product", "kernel", "runs", "time", "floor", "as aligned", "in")
     return Section(title, f"{headline}.", columns, rows, remarks)
 
@@ -731,10 +722,8 @@ def remedy_text(remedy: Remedy, kernels: Collection[str] = ()) -> str:
 
 def inventory_section(inventory: Inventory) -> Section:
     """The dims of a checkpoint that may have other sizes, equal ones of all layers together."""
-    headline = (
-        f"{inventory.path}: {inventory.parameters:,} parameters, layout {inventory.layout}; "
-        f"{counted(len(inventory.dims), 'size')} may change."
-    )
+    headline = f"{inventory.path}: {inventory.parameters:,} parameters, layout {inventory.layout}; "
+    headline += f"{counted(len(inventory.dims), 'size')} may change."
     rows = [(dim.name, dim.kind, str(dim.size), dim.why) for dim in inventory.dims]
     columns = ("dim", "kind", "size", "fixed because")
     return Section("A checkpoint", headline, columns, grouped(rows), inventory.warnings)
@@ -743,10 +732,8 @@ def inventory_section(inventory: Inventory) -> Section:
 def compression_section(result: gacprof.Compression) -> Section:
     """A compressed model: what it weighs, the sizes of its layers, what they lose."""
     before, after = result.parameters
-    headline = (
-        f"Wrote {quote(result.out)}: {before / 1e6:.4g} → {after / 1e6:.4g} million parameters "
-        f"({100 * (after / before - 1):+.1f} %)."
-    )
+    change = f"{before / 1e6:.4g} → {after / 1e6:.4g} million parameters"
+    headline = f"Wrote {quote(result.out)}: {change} ({100 * (after / before - 1):+.1f} %)."
     rows = [(name, str(size or "stays dense")) for name, size in result.sizes.items()]
     remarks = [
         f"{result.method}, ratio {result.ratio:g}, objective {result.objective}: loss "
