@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from gacprof.tracing.findings import MisalignedProduct
     from gacprof.virtual.ask import DispatchChange
 
+# values of flags that are left out where an axis is named: a model's own way of calling
+USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 CLIFFS_SHOWN = 4
 MAX_GAPS = 8  # more of what was not accounted for is told by --json
 # calls of attention that are shown, of 1024 keys and one sequence with 32 query heads
@@ -270,13 +272,8 @@ def certificate_text(plan: gacprof.Plan) -> str:
 
 
 def axis_text(axis: Axis) -> str:
-    """An axis without the flags that a model's own call has: ``linear K M=1 N=1024 bfloat16``."""
-    from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS
-
-    flags = dict(axis.flags)
-    for name, value in axis.flags.items():
-        if value in PREFERRED_FLAGS.get(name, (False,)):
-            del flags[name]
+    """An axis without the flags that are off or usual: ``linear K M=1 N=1024 bfloat16``."""
+    flags = {name: value for name, value in axis.flags.items() if value not in USUAL_FLAGS}
     return replace(axis, flags=flags).key
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from gacprof.cliffmap.cliffmap import CliffMap, Curve
+from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
@@ -24,7 +24,6 @@ from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO
 from gacprof.kernels.rules import Rules
 from gacprof.reporting.sections import (
     WORDS,
-    axis_text,
     first_of,
     groups_text,
     json_of,
@@ -139,6 +138,8 @@ def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
 def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     """What a curve of a map says."""
     axis = curve.axis
+    usual = PREFERRED_FLAGS  # a model's own call has these
+    flags = {n: v for n, v in axis.flags.items() if v not in usual.get(n, (False,))}
     multiple = curve.multiple
     failed = [v for v in curve.sizes if v.cause == "failed"]
     if multiple is not None and failed:  # sizes that were refused: a multiple of it must run
@@ -148,7 +149,7 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
         "operator": axis.operator,
         "dtype": axis.dtype,
         "dim": axis.dim,
-        "curve": " ".join(word for word in axis_text(axis).split() if "=" in word),
+        "curve": " ".join(f"{name}={value}" for name, value in {**axis.fixed, **flags}.items()),
         "first": axis.sizes[0],
         "last": axis.sizes[-1],
         "multiple": multiple,
