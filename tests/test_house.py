@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gacprof
-from gacprof.cli.verbs import VERBS, command, summary
+from gacprof.cli.verbs import VERBS, command, docstring_of
 
 PACKAGE = Path(gacprof.__file__).parent
 ASVD = Path(__file__).parent / "fixtures" / "checkpoints" / "asvd_mha_r1"
@@ -99,7 +99,7 @@ def test_a_plan_by_rules_imports_nothing_that_it_does_not_need() -> None:
 
 @pytest.mark.parametrize("verb", AT_HAND)
 def test_help_begins_as_the_docstring_does(verb: str) -> None:
-    assert inspect.getdoc(getattr(gacprof, VERBS[verb])).splitlines()[0] == summary(verb)
+    assert inspect.getdoc(getattr(gacprof, VERBS[verb])) == docstring_of(verb)
 
 
 def test_verbs_and_options_stay_few() -> None:

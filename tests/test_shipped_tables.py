@@ -25,6 +25,7 @@ from gacprof.checkpoint.layouts.factors import Factors
 from gacprof.checkpoint.layouts.names import TABLE
 from gacprof.checkpoint.layouts.quantised import TABLE as QUANTISED_FILE
 from gacprof.checkpoint.layouts.quantised import Rows as QuantisedRows
+from gacprof.cli.verbs import VERBS_FILE
 from gacprof.core.dtypes import TABLE as DTYPES_FILE
 from gacprof.core.dtypes import ElementType
 from gacprof.core.errors import ConfigError
@@ -36,6 +37,7 @@ from gacprof.kernels.names import NAMES
 from gacprof.kernels.penalties import TABLE as PENALTIES
 from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE
+from gacprof.reporting.sections import WORDS_FILE
 from gacprof.virtual.build import LIBRARIES_FILE
 from gacprof.workload.memory import LAYERS_FILE
 from gacprof.workload.roles import ROLES_FILE, Rows
@@ -73,6 +75,8 @@ MODELS: dict[Path, type] = {
     QUANTISED_FILE: dict[str, QuantisedRows],
     SHEET: GpuTables,
     TABLE: dict[str, dict[str, list[str]]],
+    VERBS_FILE: dict[str, dict[str, str]],
+    WORDS_FILE: dict[str, dict[str, str]],
     ROLES_FILE: Rows,
     COUNTS_FILE: dict[str, dict[str, list[str]]],
     LAYERS_FILE: dict[str, dict[str, list[str]]],

@@ -9,13 +9,13 @@ import typing
 
 from gacprof.cli.source import paragraphs, parameter_texts
 from gacprof.cli.verbs import (
+    EXAMPLES,
     FACTORS,
     FACTORS_HELP,
     GROUPS,
     OPTION_NAMES,
     command,
     docstring_of,
-    summary,
 )
 
 ABOUT = "Which tensor sizes your GPU serves well, why, and how to move a model onto them."
@@ -29,7 +29,8 @@ def overview(words: str = "") -> str:
     for group, examples in GROUPS.items():
         verbs = [verb for verb in examples if verb.startswith(words)]
         if verbs:
-            lines += ["", f"{group}:", *(entry(verb, summary(verb)) for verb in verbs)]
+            lines += ["", f"{group}:"]
+            lines += [entry(verb, paragraphs(docstring_of(verb))[0]) for verb in verbs]
     lines += ["", "gacprof VERB --help says more, with an example. --json prints a result as JSON."]
     return "\n".join(lines)
 
@@ -44,7 +45,7 @@ def verb_help(verb: str) -> str:
             needs.append(entry(label(name, parameter), described))
         else:
             options.append(entry(label(name, parameter), described + values_text(parameter)))
-    lines = [*wrapped(f"gacprof {verb}: {first}"), "", f"Example: {example_of(verb)}"]
+    lines = [*wrapped(f"gacprof {verb}: {first}"), "", f"Example: gacprof {EXAMPLES[verb]}"]
     for text in rest:
         lines += ["", *wrapped(text)]
     if needs:
@@ -58,12 +59,6 @@ def parameter_help(verb: str, name: str) -> str:
     if name == FACTORS.name:
         return FACTORS_HELP
     return parameter_texts(docstring_of(verb))[name]
-
-
-def example_of(verb: str) -> str:
-    """A command line of a verb."""
-    examples = [group[verb] for group in GROUPS.values() if verb in group]
-    return f"gacprof {examples[0]}"
 
 
 def wrapped(text: str, indent: str = "") -> list[str]:
@@ -84,27 +79,20 @@ def entry(name: str, text: str) -> str:
 
 def label(name: str, parameter: inspect.Parameter) -> str:
     """How an option is written: ``--tokens N …``, ``--map, --gpu SOURCE``, ``CHECKPOINT``."""
-    option = "--" + name.replace("_", "-")
-    hint = typing.get_args(parameter.annotation)[0]
-    if hint is bool:
+    option, word = "--" + name.replace("_", "-"), name.upper().replace("_", "-")
+    annotation = typing.get_args(parameter.annotation)[0]
+    hint = str(annotation)
+    if annotation is bool:
         return option if not parameter.default else f"--no-{option[2:]}"
-    word = name.upper().replace("_", "-")
-    is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY or name in OPTION_NAMES
-    if is_option:
-        word = value_word(word, str(hint))
-    if "..." in str(hint):
-        word += " …"
-    return f"{', '.join(OPTION_NAMES.get(name, (option,)))} {word}" if is_option else word
-
-
-def value_word(word: str, hint: str) -> str:
-    """The word for an option's value: ``N`` for a whole number, ``X`` for another one."""
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY and name not in OPTION_NAMES:
+        return word + " …" * ("..." in hint)
     if "int" in hint:
         word = "N"
     elif "float" in hint and "str" not in hint:
         word = "X"
-    is_pair = hint.startswith("tuple") and "..." not in hint
-    return f"{word} {word}" if is_pair else word
+    if hint.startswith("tuple"):
+        word += " …" if "..." in hint else f" {word}"
+    return f"{', '.join(OPTION_NAMES.get(name, (option,)))} {word}"
 
 
 def values_text(parameter: inspect.Parameter) -> str:

@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
 from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
-from gacprof.cli.help import example_of, parameter_help
-from gacprof.cli.verbs import OPTION_NAMES, VERBS, signature_of
+from gacprof.cli.help import parameter_help
+from gacprof.cli.source import parameter_texts
+from gacprof.cli.verbs import EXAMPLES, OPTION_NAMES, VERBS, docstring_of
 from gacprof.core.errors import INSTALL, GacprofError
 
 IN_MODELS = ("torch", "scipy", "pandas", "matplotlib", "jinja2", "pyarrow", "transformers")
@@ -40,15 +41,17 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         what = parameter_help(verb, name).partition(". ")[0].rstrip(".")
         if error.keyword in words:
             return f"{error.keyword} needs a value: {what}"
-        return f"{verb} needs {label}: {what}. Example: {example_of(verb)}"
+        return f"{verb} needs {label}: {what}. Example: gacprof {EXAMPLES[verb]}"
     if isinstance(error, RepeatArgumentError):
         option = error.token.keyword or label
         names = [" and ".join(names) for names in OPTION_NAMES.values() if option in names]
         return f"{[*names, option][0]}: give one value, once"
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         token = error.unused_tokens[0]
-        option = option_before(token, words)
-        return f"'{token}' is one word too many{option}: see gacprof {verb} --help"
+        place = [*words, token].index(token)
+        option = words[place - 2] if place >= 2 and words[place - 2].startswith("--") else ""
+        why = f", {option} takes one value" if option else ""
+        return f"'{token}' is one word too many{why}: see gacprof {verb} --help"
     if isinstance(error, CoercionError) and error.token:
         option = error.token.keyword or label
         if error.target_type is float:
@@ -58,14 +61,6 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
     if isinstance(error, UnknownOptionError):
         return f"{error} gacprof {verb} --help lists the options"
     return str(error)
-
-
-def option_before(token: str, words: Sequence[str]) -> str:
-    """The option of one value that a token stands behind, as a second value."""
-    place = list(words).index(token) if token in words else 0
-    if place >= 2 and words[place - 2].startswith("--"):
-        return f", {words[place - 2]} takes one value"
-    return ""
 
 
 def import_text(error: ImportError) -> str:
@@ -88,5 +83,5 @@ def system_text(error: OSError, verb: str) -> str:
 
 def kept_text(verb: str) -> str:
     """What an interrupted verb leaves; empty for one that writes nothing."""
-    writes = verb in VERBS and "out" in signature_of(verb).parameters
+    writes = verb in VERBS and "out" in parameter_texts(docstring_of(verb))
     return KEPT.get(verb, NOT_KEPT if writes else "")

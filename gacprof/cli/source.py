@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import re
 import typing
 from collections import abc
-from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,69 +29,34 @@ class Foreign(type):
         return cls
 
 
-class Source(Mapping[str, Any]):
-    """The constants and types that a module of gacprof defines or imports, by name."""
+class Source(dict[str, Any]):
+    """What a module of gacprof defines or imports, by name: constants, types, and functions without
+    what is in them. Each is evaluated when it is first looked up."""
 
     def __init__(self, module: str) -> None:
+        super().__init__()
         path = Path(gacprof.__file__).parents[1].joinpath(*module.split("."))
-        self.tree = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
-
-    @cached_property
-    def origins(self) -> dict[str, str]:
-        """The module of each name that is imported from gacprof."""
-        origins: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        tree = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
+        self.definitions: dict[str, ast.stmt] = {}
+        self.origins: dict[str, str] = {}  # the module of each name that is imported from gacprof
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gacprof."):
-                origins |= {alias.name: str(node.module) for alias in node.names}
-        return origins
-
-    @cached_property
-    def constants(self) -> dict[str, ast.expr]:
-        """The expression of each name at the module's head."""
-        constants: dict[str, ast.expr] = {}
-        for node in self.tree.body:
+                self.origins |= {alias.name: str(node.module) for alias in node.names}
+        for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                constants[node.targets[0].id] = node.value
-        return constants
+                self.definitions[node.targets[0].id] = node
+            elif isinstance(node, ast.FunctionDef):
+                node.body[1:] = [] if ast.get_docstring(node) else [ast.Pass()]
+                self.definitions[node.name] = node
 
-    def __getitem__(self, name: str) -> Any:
-        if name in self.constants:
-            return self.value(self.constants[name])
+    def __missing__(self, name: str) -> Any:
+        if name in self.definitions:
+            module = ast.fix_missing_locations(ast.Module([self.definitions[name]], []))
+            exec(compile(module, "<source>", "exec", dont_inherit=True), self)
+            return self[name]
         if name in self.origins:
             return source_of(self.origins[name])[name]
         return COMMON.get(name) or Foreign(name, (), {})
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.constants)
-
-    def __len__(self) -> int:
-        return len(self.constants)
-
-    def value(self, expression: ast.expr) -> Any:
-        """Evaluate a type or a constant."""
-        code = compile(ast.Expression(expression), "<annotation>", "eval")
-        return eval(code, {}, self)
-
-    def function(self, name: str) -> ast.FunctionDef:
-        for node in reversed(self.tree.body):  # the last one, behind its overloads
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                return node
-        raise KeyError(name)
-
-    def signature(self, function: ast.FunctionDef) -> inspect.Signature:
-        """The parameters of a function, their types and defaults as objects."""
-        arguments = function.args
-        kinds = {argument.arg: inspect.Parameter.KEYWORD_ONLY for argument in arguments.kwonlyargs}
-        written = [*arguments.args, *arguments.kwonlyargs]
-        required = len(arguments.args) - len(arguments.defaults)
-        defaults = [*[None] * required, *arguments.defaults, *arguments.kw_defaults]
-        parameters = []
-        for argument, default in zip(written, defaults, strict=True):
-            kind = kinds.get(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            value = inspect.Parameter.empty if default is None else self.value(default)
-            hint = self.value(typing.cast("ast.expr", argument.annotation))
-            parameters.append(inspect.Parameter(argument.arg, kind, default=value, annotation=hint))
-        return inspect.Signature(parameters)
 
 
 @cache

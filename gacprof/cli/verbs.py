@@ -1,79 +1,32 @@
 """The verbs: the function that each one is, and the signature that a command line can write."""
 
-import ast
 import functools
 import inspect
 import operator
 import types
 import typing
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from cyclopts import Parameter
 
 import gacprof
-from gacprof.cli.source import paragraphs, source_of
+from gacprof.cli.source import source_of
+from gacprof.core.files import shipped_table
 
-VERBS = {
-    "lint": "lint",
-    "gpus": "gpus",
-    "table": "table",
-    "dispatch": "dispatch",
-    "virtual": "virtual",
-    "sweep": "sweep",
+VERBS_FILE = Path(__file__).parent / "verbs.toml"
+GROUPS = shipped_table(VERBS_FILE, dict[str, dict[str, str]])
+"""Verbs by what they are for, each with an example."""
+EXAMPLES = dict(chain.from_iterable(group.items() for group in GROUPS.values()))
+VERBS = {verb: verb for verb in EXAMPLES} | {
     "fleet": "sweep_fleet",
     "map build": "build_map",
     "map show": "load_map",
     "map candidates": "candidates",
-    "trace": "trace",
-    "explain": "explain",
-    "diagnose": "diagnose",
-    "plan": "plan",
-    "pareto": "pareto",
-    "realign": "realign",
-    "verify": "verify",
-    "bench": "bench",
-    "perplexity": "perplexity",
-    "report": "report",
-    "compress": "compress",
-    "export": "export",
 }
 """Verb: the public name of its function."""
-
-GROUPS = {
-    "Look, without a GPU": {
-        "lint": "lint config.json --engine vllm --gpu h100 --tp 8",
-        "diagnose": "diagnose MODEL --gpu h100",
-        "explain": "explain 107 --gpu h100 --dim rank",
-        "trace": "trace trace.json.gz --checkpoint MODEL",
-        "gpus": "gpus",
-        "table": "table a100 h100 h200-measured",
-        "dispatch": "dispatch h100",
-        "virtual": "virtual h100 python script.py",
-        "map show": "map show h100-published",
-        "map candidates": "map candidates 107 cpu-example --fixed M=1 K=1024",
-    },
-    "Measure your device": {
-        "sweep": "sweep quick --out runs/own",
-        "fleet": "fleet quick --address auto",
-        "map build": "map build runs/own",
-    },
-    "Mend a model": {
-        "plan": "plan MODEL --gpu h100 --budget 0.85 --out plan.json",
-        "pareto": "pareto MODEL --map runs/own --budgets 0.7 0.8 0.9",
-        "realign": "realign MODEL plan.json ALIGNED",
-        "compress": "compress MODEL SMALL --gpu h100 --ratio 0.2 --text calibration.txt",
-        "export": "export ALIGNED SERVED",
-    },
-    "Check and show": {
-        "verify": "verify MODEL ALIGNED",
-        "bench": "bench MODEL ALIGNED",
-        "perplexity": "perplexity MODEL SMALL --text test.txt",
-        "report": "report runs/own plan.json --out report",
-    },
-}
-"""Verbs by what they are for, each with an example."""
 
 # options whose name is not their parameter's: a source of sizes is a map or a GPU's name
 OPTION_NAMES = {"source": ("--map", "--gpu"), "imports": ("--import",)}
@@ -92,28 +45,22 @@ FACTORS_HELP = (
 WRITABLE = (str, int, float, bool, Path, type(None))
 
 
-def signature_of(verb: str) -> inspect.Signature:
-    """Return the signature of a verb's function."""
-    source = source_of(gacprof.MODULE_OF[VERBS[verb]])
-    return source.signature(source.function(VERBS[verb]))
+def stub_of(verb: str) -> Callable[..., Any]:
+    """Return a verb's function with its signature and docstring, and nothing in it."""
+    stub: Callable[..., Any] = source_of(gacprof.MODULE_OF[VERBS[verb]])[VERBS[verb]]
+    return stub
 
 
 def docstring_of(verb: str) -> str:
     """Return the docstring of a verb's function."""
-    source = source_of(gacprof.MODULE_OF[VERBS[verb]])
-    return str(ast.get_docstring(source.function(VERBS[verb])))
-
-
-def summary(verb: str) -> str:
-    """Return the first line of a verb's docstring."""
-    return paragraphs(docstring_of(verb))[0]
+    return str(inspect.getdoc(stub_of(verb)))
 
 
 def command(verb: str) -> Callable[..., Any]:
     """The function of a verb, imported when it is called, as a command line can write it."""
     parameters = []
     checkpoints = []
-    for name, parameter in signature_of(verb).parameters.items():
+    for name, parameter in inspect.signature(stub_of(verb)).parameters.items():
         annotation = writable(parameter.annotation)
         if "Inventory" in str(parameter.annotation):
             checkpoints.append(name)

@@ -8,6 +8,9 @@ from shlex import quote
 from typing import Any
 
 from gacprof.core.formatting import counted
+from gacprof.reporting.sections import next_step
+
+WRITERS = ("plan", "dispatch", "lint", "table")  # besides those below
 
 
 def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[str]:
@@ -16,27 +19,26 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
     The results of ``sweep``, ``compress`` and ``export`` name their folders themselves.
     """
     out = arguments.get("out")
-    if verb == "realign":
-        return [realigned_text(arguments["checkpoint"], result)]
     if verb == "report":
         return [f"Wrote {result}: open it in a browser."]
     if verb == "fleet":
         return [
             f"Wrote {run} of {kind}. Next: gacprof map show {run}" for kind, run in result.items()
         ]
+    if verb == "plan" and result.sizes and out is None:
+        return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
+    if verb == "realign":
+        return [realigned_text(arguments["checkpoint"], result)]
     if verb == "map build":
-        path = quote(str(out or Path(arguments["run"]) / "cliffmap.json"))
-        return [f"Wrote {path}. Next: gacprof diagnose MODEL --map {path}"]
+        path = out or Path(arguments["run"]) / "cliffmap.json"
+        return [f"Wrote {quote(str(path))}. {next_step(result.schema, source=path)}"]
     if verb == "diagnose" and result.counts["misaligned"]:
-        words = quote(result.checkpoint), quote(str(arguments["source"]))
-        return [f"Next: gacprof plan {' '.join(words)} --out plan.json"]
+        return [next_step(result.schema, model=result.checkpoint, source=arguments["source"])]
     if verb == "plan" and result.sizes:
-        if out is None:
-            return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
-        model, plan = quote(result.checkpoint), quote(str(out))
-        return [f"Wrote {plan}. Next: gacprof realign {model} {plan} ALIGNED"]
+        step = next_step(result.schema, model=result.checkpoint, plan=out)
+        return [f"Wrote {quote(str(out))}. {step}"]
     paths = (out, arguments.get("sarif"))
-    return [f"Wrote {path}." for path in paths if path and verb in ("plan", "dispatch", "lint")]
+    return [f"Wrote {path}." for path in paths if path and verb in WRITERS]
 
 
 def realigned_text(checkpoint: Any, folder: Path) -> str:
@@ -54,5 +56,5 @@ def realigned_text(checkpoint: Any, folder: Path) -> str:
         changes.append(f"{counted(len(record['merged']), 'factor pair')} multiplied out")
     change = after.parameters / before.parameters - 1
     changes.append(f"{100 * change:+.1f} % parameters")
-    model, aligned = quote(before.path), quote(str(folder))
-    return f"Wrote {aligned}: {', '.join(changes)}. Check it: gacprof verify {model} {aligned}"
+    step = next_step("realign", model=before.path, aligned=folder)
+    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. {step}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, is_map, load_map
@@ -83,13 +85,11 @@ def candidates(
         raise MapError(
             f"no size of {operator} {dim} is safe enough by {names}: gacprof explain {size} has why"
         )
-    smaller = [other for other in common if other <= size]
-    larger = [other for other in common if other > size]
-    chosen = smaller[max(0, len(smaller) - count) :] + larger[:count]
+    place = bisect_right(common, size)
     verdicts = []
-    for candidate in chosen:
+    for candidate in common[max(0, place - count) : place + count]:
         by_source = filter(None, (answer.of(candidate) for answer in answers))
-        verdicts.append(max(by_source, key=penalty_of))
+        verdicts.append(max(by_source, key=lambda v: v.penalty.value if v.penalty else 0.0))
     return verdicts
 
 
@@ -134,24 +134,10 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
 def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
     """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
-    shapes = {shape_of(curve) for curve in covering or curves or cliff_map.curves}
-    listed = "; ".join(sorted(shapes))
+    axes = {replace(curve.axis, flags={}) for curve in covering or curves or cliff_map.curves}
+    listed = "; ".join(sorted(f"{a.key}, {a.sizes[0]} … {a.sizes[-1]}" for a in axes))
     if not covering:
         raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {listed}")
-    if len({shape.rpartition(",")[0] for shape in shapes}) > 1:
+    if len({axis.key for axis in axes}) > 1:
         raise MapError(f"'{cliff_map.name}' has several, name dtype and other dims of {listed}")
     return covering[0]  # several differ in flags alone: the one that calls as a model does
-
-
-def shape_of(curve: Curve) -> str:
-    axis = curve.axis
-    fixed = pairs_text(axis.fixed)
-    return f"{axis.operator} {axis.dim} ({fixed}) {axis.dtype}, {axis.sizes[0]} … {axis.sizes[-1]}"
-
-
-def pairs_text(values: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
-
-
-def penalty_of(verdict: SizeVerdict) -> float:
-    return 0.0 if verdict.penalty is None else verdict.penalty.value

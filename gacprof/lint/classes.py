@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
 
 from gacprof.checkpoint.coverage import ACTIVATIONS, Gap, Grade, shown
 from gacprof.checkpoint.from_config import ConfigSizes
@@ -63,7 +62,8 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     types = {stated, sizes.model_type}
     of_type = [name for name in types_of if types.intersection(types_of[name])]
     native = rows(engine.name, "native")
-    name = stated_class(config)
+    names = config.get("architectures")
+    name = str(names[0] or "") if isinstance(names, list) and names else ""
     if not name and of_type:
         name = min(of_type, key=lambda candidate: candidate not in native)
         yield Gap("class", "architectures", f"no class is stated: judged as {name}", "note")
@@ -79,12 +79,6 @@ def class_gaps(sizes: ConfigSizes, engine: Engine, tp: int = 1) -> Iterator[Gap]
     elif not sizes.is_known_type:
         why = "no class is stated, and nobody read this model type"
         yield Gap("class", shown(sizes.model_type or "model_type"), why)
-
-
-def stated_class(config: Mapping[str, Any]) -> str:
-    """The first class that a config names; empty where it names none."""
-    names = config.get("architectures")
-    return str(names[0] or "") if isinstance(names, list) and names else ""
 
 
 def _ways_to_run(name: str, sizes: ConfigSizes, engine: Engine, tp: int) -> Iterator[Gap]:

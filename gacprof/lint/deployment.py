@@ -16,8 +16,7 @@ from gacprof.core.errors import ConfigError, require_within
 from gacprof.gpus.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
-from gacprof.lint.memory import START_ROLES, start_counts
-from gacprof.lint.products import rank_products
+from gacprof.lint.products import START_ROLES, rank_products, start_counts
 from gacprof.workload.deployment import Deployment
 from gacprof.workload.memory import weight_bytes
 from gacprof.workload.products import plain_dtype

@@ -136,9 +136,8 @@ def judge_on(product: RankProduct, deployment: ConfigDeployment, sm: int | None)
     needs_witness = product.kind != "count" or product.role in HEAD_DIMS
     if witness is None and needs_witness and outcome in ("ok", "pads"):
         engine, storage = deployment.engine, product.storage
-        form = storage.name if storage.form == "unknown" else storage.form
+        form = {"unknown": storage.name, "none": "plain"}.get(storage.form, storage.form)
         what = "attention" if product.role in HEAD_DIMS else f"{form} weights"
-        what = what.replace("none weights", "plain weights")
         gpu = f"sm{sm}" if sm else deployment.gpu.name
         outcome = "unknown"
         note = f"nobody read what {engine.name} {engine.version} does with {what} on {gpu}"

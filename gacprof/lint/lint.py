@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.model import read_model
@@ -17,7 +17,7 @@ from gacprof.kernels.rules import Rules
 from gacprof.lint.accounting import gaps_of, with_gaps
 from gacprof.lint.deployment import ConfigDeployment, deploy
 from gacprof.lint.judge import Judgement, overall
-from gacprof.lint.memory import GIB
+from gacprof.lint.products import GIB
 from gacprof.lint.remedies import Remedy, find_remedies
 from gacprof.lint.report import LintGrid, LintReport, from_best, verdicts_of
 from gacprof.lint.report import sarif as sarif_log
@@ -29,38 +29,6 @@ LIBRARY_DTYPES = {"fp8_tensor": "float8_e4m3", "fp8_channel": "float8_e4m3", "in
 experts have kernels of the engine's own, of which no rule says anything."""
 PREFILL_ROWS = 1024  # at which sizes are judged: with few of them nothing is safe for sure
 BADNESS = ("", "safe", "undecided", "unknown", "misaligned")
-
-
-@overload
-def lint(
-    config: str | Path | Mapping[str, Any],
-    *,
-    engine: str = ...,
-    version: str | None = ...,
-    gpu: str = ...,
-    tp: int = ...,
-    ep: int = ...,
-    dp: int = ...,
-    quantisation: str | None = ...,
-    accept: Sequence[str] = ...,
-    sarif: Path | None = ...,
-) -> LintReport: ...
-
-
-@overload
-def lint(
-    config: str | Path | Mapping[str, Any],
-    *,
-    engine: str | Sequence[str] = ...,
-    version: str | None = ...,
-    gpu: str | Sequence[str] = ...,
-    tp: int | Sequence[int] = ...,
-    ep: int = ...,
-    dp: int = ...,
-    quantisation: str | None = ...,
-    accept: Sequence[str] = ...,
-    sarif: Path | None = ...,
-) -> LintReport | LintGrid: ...
 
 
 def lint(
@@ -75,7 +43,7 @@ def lint(
     quantisation: str | None = None,
     accept: Sequence[str] = (),
     sarif: Path | None = None,
-) -> LintReport | LintGrid:
+) -> LintReport | Any:  # of several deployments a LintGrid, which callers of one need not rule out
     """Check whether vLLM, SGLang or another engine serves a model with its fast kernels.
 
     Every matrix product is judged at the sizes that one rank holds. No weights are read. Whatever
@@ -129,18 +97,10 @@ def lint(
     if version and len(engines) > 1:
         raise ConfigError(f"{version} is the version of one engine: write vllm==0.32 for each")
     name, values, stored = read_model(config)
+    options: dict[str, Any] = {"version": version, "ep": ep, "dp": dp, "quantisation": quantisation}
     reports = []
     for chosen, gpu_name, degree in dict.fromkeys(product(engines, gpus, degrees)):
-        deployment = deploy(
-            values,
-            engine=chosen,
-            version=version,
-            gpu=gpu_name,
-            tp=degree,
-            ep=ep,
-            dp=dp,
-            quantisation=quantisation,
-        )
+        deployment = deploy(values, engine=chosen, gpu=gpu_name, tp=degree, **options)
         reports.append(report_on(deployment, name, stored, accept))
     if not reports:
         raise ConfigError("nothing to judge: name an engine, a GPU and a number of ranks")
@@ -158,14 +118,13 @@ def report_on(
     sizes, inventory, key = deployment.sizes, deployment.inventory, deployment.gpu.key
     judgements = deployment.judgements()
     every_gap = gaps_of(deployment, stored)
-    gaps = [gap for gap in every_gap if gap.name not in accept]
-    grades = {gap.grade for gap in gaps}
+    gaps = tuple(gap for gap in every_gap if gap.name not in accept)
     engine_says: str = ""
     launches: Mapping[str, str] = {}
     remedies: list[Remedy] = []
     if all(gap.grade == "note" for gap in every_gap):  # the engine was asked of nothing else
         engine_says, launches = deployment.engine_answer(judgements)
-    if grades.isdisjoint(("refused", "wrong")):
+    if not any(gap.grade in ("refused", "wrong") for gap in gaps):
         remedies = find_remedies(deployment, judgements)
     rules = Rules(key) if key in GPUS else None
     plain = plain_dtype(inventory)
@@ -192,7 +151,7 @@ def report_on(
         products=tuple(verdicts),
         remedies=tuple(remedies),
         missing=tuple(sorted(set(sizes.missing))),
-        gaps=tuple(gaps),
+        gaps=gaps,
         accepted=tuple(gap.name for gap in every_gap if gap.name in accept),
         tensors=len(stored.tensors) if stored else 0,
         kernels=kernels,

@@ -1,10 +1,12 @@
-"""What rows of requirements are about: the products of one rank, and counts that ranks share."""
+"""What rows of requirements are about: the products of one rank, counts that ranks share, and what
+decides before any product whether a deployment starts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,9 @@ HEAD_DIMS = ("rotated_head_dim", "attention_head_dim", "mixed_head_dim")
 NAMED_BLOCKS = ("gdn", "kda", "lightning", "conv", "mamba", "shared", "moe")
 PREFIXES = {"v4": "attention."} | {name: f"{name}." for name in (*NAMED_BLOCKS, "mla")}
 """What stands before the names of products, by their block, those of attention by its mixer."""
+GIB = 1 << 30
+START_ROLES = ("expert_ranks", "weights")
+"""Roles of counts that say whether a deployment starts: no engine is asked of them."""
 WIDTHS = {"conv": "hidden_size", "moe": "expert_width", "shared": "shared_width", "": "vocab_size"}
 """The size that ranks share of a block's products; of others it is mlp_width."""
 
@@ -150,3 +155,15 @@ def _counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
 def count_of(name: str, role: str, number: int, ranks: int = 1, field: str = "") -> RankProduct:
     """A count that ranks share, as requirements are about it."""
     return RankProduct(name, role, "count", "none", number, 0, number, ranks, field=field)
+
+
+def start_counts(deployment: ConfigDeployment) -> Iterator[RankProduct]:
+    """The expert-parallel ranks beside those that they are made of, and the GiB of weights beside
+    a GPU's, as counts that requirements are about."""
+    ep, whole = deployment.ep, deployment.ranks["expert_total"]
+    if ep > 1:
+        yield replace(count_of("expert-parallel ranks", "expert_ranks", ep, ep), whole=whole)
+    weights = deployment.weight_bytes
+    if weights and deployment.gpu.memory_gib:
+        budget = int(deployment.gpu.memory_gib * deployment.engine.memory)
+        yield count_of("weights of a rank (GiB)", "weights", ceil(weights / GIB), budget)

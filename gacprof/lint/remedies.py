@@ -37,10 +37,10 @@ class Remedy:
 
     kind: str
     change: str
-    outcome: Outcome
-    mended: tuple[str, ...]
-    config: Mapping[str, int]
-    launches: Mapping[str, str]
+    outcome: Outcome = "ok"
+    mended: tuple[str, ...] = ()
+    config: Mapping[str, int] = field(default_factory=dict)
+    launches: Mapping[str, str] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)
     bytes: float | None = 0.0
     tps: tuple[int, ...] = ()
@@ -52,15 +52,8 @@ class Remedy:
         return self.kind in ("ep", "tp")
 
 
-@dataclass(frozen=True)
-class Change:
-    """A change to try, and the deployment that is then judged."""
-
-    kind: str
-    words: str
-    deployment: ConfigDeployment
-    config: Mapping[str, int] = field(default_factory=dict)
-    command: str = ""
+Change = tuple[ConfigDeployment, Remedy]
+"""A deployment to judge, and the remedy that it is where it is better."""
 
 
 def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> list[Remedy]:
@@ -70,15 +63,13 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
         return []
     remedies: list[Remedy] = []
     degrees: dict[int, Remedy] = {}
-    for change in _changes(deployment, judgements):
+    for changed, change in _changes(deployment, judgements):
         if change.kind == "groups" and any(remedy.kind == "groups" for remedy in remedies):
             continue
-        remedy = _tried(deployment, judgements, change)
-        if remedy is None:
-            continue
-        if change.kind == "tp":
-            degrees[change.deployment.tp] = remedy
-        else:
+        remedy = _tried(deployment, judgements, changed, change)
+        if remedy is not None and change.kind == "tp":
+            degrees[changed.tp] = remedy
+        elif remedy is not None:
             remedies.append(remedy)
     best = min((r.outcome for r in degrees.values()), key=OUTCOMES.index, default="ok")
     equal = [tp for tp, remedy in degrees.items() if remedy.outcome == best]
@@ -91,10 +82,12 @@ def find_remedies(deployment: ConfigDeployment, judgements: Sequence[Judgement])
 
 
 def _tried(
-    deployment: ConfigDeployment, judgements: Sequence[Judgement], change: Change
+    deployment: ConfigDeployment,
+    judgements: Sequence[Judgement],
+    changed: ConfigDeployment,
+    change: Remedy,
 ) -> Remedy | None:
     """A change with what it was judged to do; None where that is no better."""
-    changed = change.deployment
     try:
         after = changed.judgements()
     except ConfigError:
@@ -109,20 +102,13 @@ def _tried(
     kernels = changed.engine_answer(after)[1]
     launches = {name: kernels[name] for name in mended if name in kernels}
     ranks = {"tp": changed.tp, "ep": changed.ep}
-    remedy = Remedy(change.kind, change.words, outcome, mended, change.config, launches, ranks)
+    remedy = replace(change, outcome=outcome, mended=mended, launches=launches, ranks=ranks)
     if not change.config:
         return remedy
-    growth, tps = _growth(deployment, changed), _degrees_that_serve(changed)
-    return replace(remedy, bytes=growth, tps=tps, command=change.command)
-
-
-def _growth(before: ConfigDeployment, after: ConfigDeployment) -> float | None:
-    """The share by which all weights together grow; None where a config doesn't say theirs."""
-    nbytes = []
-    for deployment in (before, after):
-        nbytes.append(replace(deployment, tp=1, ep=1, dp=1).weight_bytes)
-    stored, changed = nbytes
-    return changed / stored - 1 if stored and changed else None
+    stored, grown = (replace(d, tp=1, ep=1, dp=1).weight_bytes for d in (deployment, changed))
+    growth = grown / stored - 1 if stored and grown else None
+    tps = [tp for tp in USUAL_TP if overall(_at_degree(changed, tp).judgements()) == "ok"]
+    return replace(remedy, bytes=growth, tps=tuple(tps) if _is_packed(changed) else ())
 
 
 def _is_packed(deployment: ConfigDeployment) -> bool:
@@ -142,14 +128,6 @@ def with_whole_experts(deployment: ConfigDeployment) -> ConfigDeployment:
     return replace(deployment, ep=several.ranks["expert_total"])
 
 
-def _degrees_that_serve(deployment: ConfigDeployment) -> tuple[int, ...]:
-    """The usual TP degrees at which stored weights are served as they are."""
-    if not _is_packed(deployment):
-        return ()
-    at_degrees = {tp: _at_degree(deployment, tp).judgements() for tp in USUAL_TP}
-    return tuple(tp for tp, judgements in at_degrees.items() if overall(judgements) == "ok")
-
-
 def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> Iterator[Change]:
     """The changes to try, those of sizes last."""
     tp = deployment.tp
@@ -157,19 +135,19 @@ def _changes(deployment: ConfigDeployment, judgements: Sequence[Judgement]) -> I
         shared_out = with_whole_experts(deployment).ep
         for ep in sorted({shared_out, 1} - {deployment.ep}, reverse=True):
             changed = replace(deployment, ep=ep)
-            yield Change("ep", changed.serve_command, changed)
+            yield changed, Remedy("ep", changed.serve_command)
     if deployment.engine.splits == "tensors":
         for degree in TP_DEGREES:
             if degree != tp:
                 changed = _at_degree(deployment, degree)
-                yield Change("tp", changed.serve_command, changed)
+                yield changed, Remedy("tp", changed.serve_command)
     storage = deployment.storage
     may_refine = _is_packed(deployment) and storage.form in MAY_REFINE and not storage.desc_act
     group = storage.group // 2
     while may_refine and group >= LEAST_GROUP:
         changed = replace(deployment, storage=replace(storage, group=group))
-        command = REALIGN.format(f"groups{group}")
-        yield Change("groups", f"groups of {group}", changed, {"group_size": group}, command)
+        size, command = {"group_size": group}, REALIGN.format(f"groups{group}")
+        yield changed, Remedy("groups", f"groups of {group}", config=size, command=command)
         group //= 2
     yield from _size_changes(deployment, judgements)
 
@@ -186,16 +164,6 @@ def _broken_fields(
         if name in broken and isinstance(deployment.sizes.values.get(name), int):
             by_field.setdefault(name, []).append(judgement)
     return by_field
-
-
-def words_for(deployment: ConfigDeployment) -> str:
-    """What realign calls the widths that an engine serves on these ranks: ``for:vllm:tp8``."""
-    words = [f"for:{deployment.engine.name}", f"tp{deployment.tp}"]
-    if deployment.ep > 1:
-        words.append(f"ep{deployment.ep}")
-    if deployment.gpu.key != "any":
-        words.append(deployment.gpu.key)
-    return ":".join(words)
 
 
 def _size_changes(
@@ -223,8 +191,12 @@ def _size_changes(
         words = ", ".join(f"{name} {size}" for name, size in config.items())
         command = ""
         if config == widths and _is_packed(deployment) and deployment.storage.form != "gguf":
-            command = REALIGN.format(words_for(deployment))
-        yield Change("size", words, replace(deployment, config=values), config, command)
+            parts = ["for", deployment.engine.name, f"tp{deployment.tp}"]
+            parts += [f"ep{deployment.ep}"] if deployment.ep > 1 else []
+            parts += [deployment.gpu.key] if deployment.gpu.key != "any" else []
+            command = REALIGN.format(":".join(parts))
+        remedy = Remedy("size", words, config=config, command=command)
+        yield replace(deployment, config=values), remedy
 
 
 def with_field(config: Mapping[str, Any], name: str, value: int) -> dict[str, Any]:

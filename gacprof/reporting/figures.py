@@ -101,7 +101,10 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
         draw_reachable(axes, curve, part)
         draw_sizes(axes, curve, part)
         draw_cliffs(axes, curve, part)
-        set_size_ticks(axes, part, max(1, round(TICKS * width / sum(widths))))
+        ticks = max(1, round(TICKS * width / sum(widths)))
+        step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))  # about so many ticks
+        multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
+        axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
     panels[len(panels) // 2].set_xlabel(axis.dim, color=INK)
     add_legend(figure, panels)
     return figure
@@ -139,13 +142,6 @@ def set_latency_axis(axes: Axes, curve: Curve) -> None:
     axes.set_ylabel("µs (axis not from 0)", color=INK)
 
 
-def set_size_ticks(axes: Axes, part: Sequence[int], ticks: int) -> None:
-    """Mark multiples of a power of two, about so many."""
-    step = 2 ** ceil(log2(max(1.0, (part[-1] - part[0]) / ticks)))
-    multiples = range(ceil(part[0] / step) * step, part[-1] + 1, step)
-    axes.set_xticks(multiples if len(multiples) > 1 else [part[0], part[-1]])
-
-
 def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """One legend of all panels below them: the verdicts with their counts, then the lines."""
     marks: dict[str, Any] = {}
@@ -166,16 +162,16 @@ def draw_sizes(axes: Axes, curve: Curve, part: Sequence[int]) -> None:
         times = {v.size: v.latency_us for v in verdicts if v.latency_us is not None}
         untimed = [v.size for v in verdicts if v.latency_us is None]
         look |= {"marker": marker, "color": colour, "label": f"{len(times)} {name}"}
-        shown = [size for size in times if part[0] <= size <= part[-1]]
+        shown = {size: time for size, time in times.items() if part[0] <= size <= part[-1]}
         if shown:
-            values = [times[size].value for size in shown]
-            low = [times[size].value - times[size].low for size in shown]
-            high = [times[size].high - times[size].value for size in shown]
-            axes.errorbar(shown, values, [low, high], elinewidth=0.4 if many else 0.8, **look)
-        shown = [size for size in untimed if part[0] <= size <= part[-1]]
-        if shown:
+            values = [time.value for time in shown.values()]
+            errors = [(time.value - time.low, time.high - time.value) for time in shown.values()]
+            low, high = zip(*errors, strict=True)
+            axes.errorbar([*shown], values, [low, high], elinewidth=0.4 if many else 0.8, **look)
+        sizes = [size for size in untimed if part[0] <= size <= part[-1]]
+        if sizes:
             look["label"] = f"{len(untimed)} {name}, no time"
-            axes.plot(shown, [0.03] * len(shown), transform=axes.get_xaxis_transform(), **look)
+            axes.plot(sizes, [0.03] * len(sizes), transform=axes.get_xaxis_transform(), **look)
 
 
 def draw_reachable(axes: Axes, curve: Curve, part: Sequence[int]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -22,35 +21,15 @@ from gacprof.core.files import read_json, read_record, replacing, write_text
 from gacprof.core.formatting import counted
 from gacprof.gpus.datasheet import GPUS, NO_GPUS, gpu_facts
 from gacprof.reporting.figures import FAINT, INK, QUIET, STYLES, figures_of
-from gacprof.reporting.sections import RESULTS, first_of, kind_of, section_of
+from gacprof.reporting.sections import RESULTS, WORDS, first_of, kind_of, section_of, steps_after
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-CELL_CLASSES = {
-    **dict.fromkeys(("safe", "faster", "ok"), "good"),
-    **dict.fromkeys(("misaligned", "slower", "falls back", "wrong", "refused"), "bad"),
-    "undecided": "open",
-}
-SHORT_CELL, LONG_CELL = 24, 40  # letters: stays on one line; does not stack word on word
+WHICH_CURVES = "of each operator, dim and type the one with the highest penalty. The table has all."
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
-STEPS = (
-    (
-        "SweepSummary",
-        "Time the model's own shapes on the device that serves it",
-        "gacprof sweep --model {model} --out runs/own",
-    ),
-    ("cliffmap", "Judge the measured sizes", "gacprof map build runs/own"),
-    ("Diagnosis", "See what each size of a model costs", "gacprof diagnose {model} {source}"),
-    ("plan", "Choose better sizes", "gacprof plan {model} {source} --out plan.json"),
-    ("", "Write a copy of the model with these sizes", "gacprof realign {model} {plan} ALIGNED"),
-    ("Verification", "Check that the copy computes the same", "gacprof verify {model} ALIGNED"),
-    ("BenchResult", "Check that it is faster", "gacprof bench {model} ALIGNED"),
-    ("Exported", "Write a folder that transformers and vLLM load", "gacprof export ALIGNED SERVED"),
-)
-"""The way of a model, step by step: the kind of the result, what it is for, and the command."""
 
 
 def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
@@ -82,8 +61,11 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         drawn = []
         for letter, figure in enumerate(figures_of(result), 1):
             drawn.append(drawn_figure(figure, folder / "figures" / f"{number}-{letter}"))
-        title = section.title or Path(name).name
-        parts.append((replace(section, title=title), drawn, drawn_text(result, len(drawn))))
+        caption = ""
+        if drawn and isinstance(result, CliffMap):
+            curves = counted(len(result.curves), "curve")
+            caption = f"{len(drawn)} of {curves} drawn: {WHICH_CURVES}"
+        parts.append((replace(section, title=section.title or Path(name).name), drawn, caption))
     kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")
     pages = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -94,9 +76,6 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         legend=any(kind in JUDGING for kind in kinds),
         steps=next_steps(results),
         styles=STYLES,
-        cell_classes=CELL_CLASSES,
-        short_cell=SHORT_CELL,
-        long_cell=LONG_CELL,
     )
     page = folder / "index.html"
     write_text(page, text)
@@ -134,19 +113,13 @@ def title_of(results: Iterable[Any]) -> str:
     """The models and devices that results are of: ``svd on NVIDIA H200``."""
     models: list[str] = []
     devices: list[str] = []
-    for result in results:
-        if result_kind(result):
-            models += [Path(name).name for name in models_of(result)]
-            devices.append(device_of(result))
-    model = first_of([*dict.fromkeys(filter(None, models))] or [""])
-    device = first_of([*dict.fromkeys(filter(None, devices))] or [""])
-    return " on ".join(filter(None, (model, device))) or "gacprof report"
-
-
-def models_of(result: Any) -> list[str]:
-    """The models that a result is of, as they were named."""
-    names = [getattr(result, "checkpoint", ""), getattr(result, "model", "")]
-    return names + [getattr(model, "model", model) for model in getattr(result, "models", ())]
+    for result in filter(result_kind, results):
+        names = [getattr(result, "checkpoint", ""), getattr(result, "model", "")]
+        names += [getattr(model, "model", model) for model in getattr(result, "models", ())]
+        models += [Path(name).name for name in names]
+        devices.append(device_of(result))
+    parts = (dict.fromkeys(filter(None, names)) for names in (models, devices))
+    return " on ".join(first_of([*part]) for part in parts if part) or "gacprof report"
 
 
 def device_of(result: Any) -> str:
@@ -159,35 +132,24 @@ def device_of(result: Any) -> str:
         return "" if name in NO_GPUS else str(name)
 
 
-def drawn_text(result: Any, drawn: int) -> str:
-    """How many of a map's curves are drawn, and which."""
-    if not isinstance(result, CliffMap) or not drawn:
-        return ""
-    curves = counted(len(result.curves), "curve")
-    return (
-        f"{drawn} of {curves} drawn: of each operator, dim and type the one with the highest "
-        "penalty. The table has all."
-    )
-
-
 def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is left to do after the furthest result, each with its command."""
-    kinds = [kind for kind, _, _ in STEPS]
-    names = {"model": "MODEL", "source": "runs/own", "plan": "plan.json"}
-    done = 0
+    steps = [*WORDS["steps"]]
+    names: dict[str, Any] = {}
+    furthest = ""
     for path, result in results.items():
         kind = result_kind(result)
-        done = max(done, kinds.index(kind) + 1 if kind and kind in kinds else 0)
-        if kind == "plan":
-            names["plan"] = quote(path)
+        furthest = max(kind, furthest, key=["", *steps].index) if kind in steps else furthest
         source = getattr(result, "source", None)  # of a table a column
+        if kind == "plan":
+            names["plan"] = path
         if kind == "cliffmap":
-            names["source"] = quote(path)
+            names["source"] = path
         elif isinstance(source, str) and source in (*GPUS, *shipped_maps()):
             names["source"] = source
         if kind in ("Diagnosis", "plan", "Verification"):
-            names["model"] = quote(result.checkpoint)
-    return [(purpose, command.format(**names)) for _, purpose, command in STEPS[done:]]
+            names["model"] = result.checkpoint
+    return steps_after(furthest, **names)
 
 
 def drawn_figure(figure: Figure, path: Path) -> tuple[list[str], str]:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain, compress
 from math import isclose
+from operator import itemgetter
+from pathlib import Path
 from shlex import quote
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+import gacprof
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.core.files import plain
+from gacprof.core.files import plain, shipped_table
 from gacprof.core.formatting import (
     counted,
     microseconds,
@@ -23,7 +26,7 @@ from gacprof.core.formatting import (
     time_interval,
 )
 from gacprof.core.points import Axis
-from gacprof.core.sizes import Interval, SizeVerdict
+from gacprof.core.sizes import Estimate, Interval, SizeVerdict
 from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
@@ -31,23 +34,10 @@ from gacprof.kernels.third_party import PACKAGE
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from gacprof.check.bench import BenchResult
-    from gacprof.check.perplexity import Perplexities
-    from gacprof.check.verify import Verification
-    from gacprof.cliffmap.cliffmap import CliffMap
-    from gacprof.compress.compress import Compression
-    from gacprof.diagnosing.diagnosis import Diagnosis
-    from gacprof.diagnosing.explain import Explanation
     from gacprof.diagnosing.slowdown import Slowdown
-    from gacprof.export.export import Exported
-    from gacprof.kernels.dispatch import DispatchTable
     from gacprof.lint.remedies import Remedy
-    from gacprof.lint.report import LintGrid, LintReport
-    from gacprof.planning.plan import Plan
-    from gacprof.sweeping.sweep import SweepSummary
     from gacprof.tracing.findings import MisalignedProduct
-    from gacprof.tracing.trace import TraceReport
-    from gacprof.virtual.ask import DispatchChange, DispatchChanges
+    from gacprof.virtual.ask import DispatchChange
 
 # values of flags that are left out where an axis is named: a model's own way of calling
 USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
@@ -61,50 +51,17 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
-# sections of a dispatch table, and parts of their keys, in words
-TABLE_SECTIONS = {
-    "sdpa": "SDPA's backend",
-    "fa2": "FlashAttention-2",
-    "efficient": "SDPA efficient",
-    "rows": "rows",
-    "products": "products",
-    "stream": "rows by Triton",
-}
-QUESTIONS = {"mask": "mask", "causal": "causal", "gqa": "grouped queries", "tokens": "tokens"}
 OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a table, in order
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
 MAX_CHANGES = 40  # of two releases; --json has all
 MAX_PRODUCTS = 20  # of a trace; --json has all
-CAUSES = {
-    "vocabulary": "Vocabulary: pad embedding and head to a multiple of 64 rows, not the tokenizer.",
-    "head_dim": (
-        "Head_dim: attention pads heads that are no multiple of 8 at each call, or loads them in "
-        "pieces. All the time of both counts as saved: what multiples of 8 take is not known."
-    ),
-    "tokens": (
-        "Tokens: numbers of tokens are sides of attention's products. Pad the input to a multiple "
-        "of 8, or call scaled_dot_product_attention."
-    ),
-    "memory": (
-        "Memory: the sizes allow a better kernel; a pointer or rows are off, as in flat buffers of "
-        "parameters and slices of matrices. A copy mends it."
-    ),
-    "tokens or weight": (
-        "Tokens or weight: a side of stacked matrices, as numbers of tokens, head_dims and widths "
-        "of experts are."
-    ),
-    "mixed": "Mixed: sides of several causes, which all have to be multiples.",
-    "no shape": (
-        "No shape: record_shapes=True records those of PyTorch's own operators; kernels in CUDA "
-        "graphs and files of names have none, and sums of split K are counted apart there."
-    ),
-}
-"""What to do, by the cause of a misaligned product in a trace."""
-GEMV = (
-    "gemv kernels of sides that are no multiple, or not recorded; aligned sides took other kernels "
-    "on an H200, faster at 4096 × 4096, slower at 136 × 1024, and gemv on an A100 as well"
-)
+WORDS_FILE = Path(__file__).parent / "words.toml"
+WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
+REMARKS = WORDS["remarks"]
+PLACEHOLDERS = {"model": "MODEL", "plan": "plan.json", "aligned": "ALIGNED"}
+PLACEHOLDERS |= dict.fromkeys(("run", "source"), "runs/own")
+"""What stands in a step's command for what nobody named."""
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
 
 
@@ -129,17 +86,20 @@ def verdict_cells(verdict: SizeVerdict) -> Row:
     return str(verdict.size), verdict.verdict, penalty
 
 
-def grouped(rows: Iterable[Row]) -> list[Row]:
-    """Rows that are equal but for their names, the first column, as one."""
-    names: dict[Row, list[str]] = {}
-    for name, *cells in rows:
-        names.setdefault(tuple(cells), []).append(name)
-    return [(first_of(members), *cells) for cells, members in names.items()]
-
-
-def first_of(names: Sequence[str]) -> str:
+def first_of(names: Sequence[str], count: int = 1, word: str = " and ") -> str:
     """The first of some names, and how many more."""
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    more = [f"{len(names) - count} more"] if len(names) > count else []
+    return word.join([*names[:count], *more])
+
+
+def grouped(
+    rows: Iterable[Row], column: int = 0, join: Callable[[list[str]], str] = first_of
+) -> list[Row]:
+    """Rows that are equal but for a column, as one: its first cell, or those that are joined."""
+    cells: dict[tuple[Row, Row], list[str]] = {}
+    for row in rows:
+        cells.setdefault((row[:column], row[column + 1 :]), []).append(row[column])
+    return [(*before, join(names), *after) for (before, after), names in cells.items()]
 
 
 def sentence(text: str) -> str:
@@ -152,19 +112,21 @@ def total_text(label: str, total: Interval | None) -> list[str]:
     return [] if total is None else [f"{label}: {time_interval(total)}."]
 
 
+def groups_text(estimates: Iterable[Estimate | None]) -> str:
+    """Who measured what estimates are made of: ``4 groups' measurements on A100 and H100``."""
+    stated = [estimate for estimate in estimates if estimate is not None]
+    numbers = sorted({str(estimate.groups) for estimate in stated})
+    gpus = sorted(set().union(*(estimate.gpus for estimate in stated)))
+    return f"{' or '.join(numbers)} groups' measurements on {' and '.join(gpus)}"
+
+
 def estimates_text(verdicts: Iterable[SizeVerdict]) -> list[str]:
     """What the estimates are made of; nothing where there is none."""
     estimates = {verdict.estimate for verdict in verdicts if verdict.estimate is not None}
     if not estimates:
         return []
-    numbers = sorted({str(estimate.groups) for estimate in estimates})
-    gpus = sorted(set().union(*(estimate.gpus for estimate in estimates)))
-    text = (
-        f"est.: times as long as padded to multiples of {PADDED_TO}, by {' or '.join(numbers)} "
-        f"groups' measurements on {' and '.join(gpus)} ({MIN_ROWS} rows and more, CUDA {CUDA}); "
-        f"four of five further groups should fall within. At one row at most ×{ONE_ROW} was seen "
-        "(A100, H200); between, only one group measured."
-    )
+    numbers = {"padded_to": PADDED_TO, "rows": MIN_ROWS, "cuda": CUDA, "one_row": ONE_ROW}
+    text = REMARKS["estimates"].format(groups=groups_text(estimates), **numbers)
     if any(estimate.basis == "rate" for estimate in estimates):
         text += f" Where {PACKAGE} timed the padded product: by the kernel's rate."
     return [text]
@@ -192,12 +154,10 @@ def slowdown_text(cost: Slowdown) -> str:
     )
 
 
-def diagnosis_section(diagnosis: Diagnosis) -> Section:
+def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
-    headline = (
-        f"{diagnosis_text(diagnosis)} Products in {diagnosis.dtype} at tp {diagnosis.tp}, "
-        f"{diagnosis.provenance}."
-    )
+    products = f"Products in {diagnosis.dtype} at tp {diagnosis.tp}"
+    headline = f"{diagnosis_text(diagnosis)} {products}, {diagnosis.provenance}."
     order = ("misaligned", "undecided", "unknown", "safe")
     rows: list[Row] = []
     for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
@@ -211,8 +171,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
         action = f"{fixed.better.size} is {fixed.better.verdict}" if fixed.better else "keep"
         rows.append((name, *verdict_cells(fixed.now), action, fixed.now.reason))
     verdicts = [finding.now for finding in diagnosis.dims]
-    verdicts += [finding.now for finding in diagnosis.fixed]
-    remarks = estimates_text(verdicts)
+    remarks = estimates_text([*verdicts, *(fixed.now for fixed in diagnosis.fixed)])
     if diagnosis.slowdown is not None:
         remarks.append(slowdown_text(diagnosis.slowdown))
     if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
@@ -225,7 +184,7 @@ def diagnosis_section(diagnosis: Diagnosis) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
-def diagnosis_text(diagnosis: Diagnosis) -> str:
+def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
     """What is wrong with the sizes of a model, and what to do."""
     sentences = []
     if diagnosis.gaps:
@@ -247,28 +206,27 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     if counts["undecided"]:
         sentences.append(f"{counts['undecided']} undecided.")
     if counts["unknown"]:
-        unknown = f"{diagnosis.source} does not know {counts['unknown']} of {sizes}"
-        measured_by = f"gacprof sweep --model {quote(diagnosis.checkpoint)}"
-        sentences.append(f"{unknown}: measure them by {measured_by}.")
+        sentences.append(unknown_text(diagnosis, counts["unknown"], sizes))
     return " ".join(sentences)
 
 
-def plan_section(plan: Plan) -> Section:
+def unknown_text(result: gacprof.Diagnosis | gacprof.Plan, number: int, sizes: str) -> str:
+    """How sizes that a source does not know become known."""
+    command = f"gacprof sweep --model {quote(result.checkpoint)}"
+    return f"{result.source} does not know {number} of {sizes}: measure them by {command}."
+
+
+def plan_section(plan: gacprof.Plan) -> Section:
     """The sizes that a plan changes, its limits and its certificate."""
     before, after = plan.parameters
     sizes = counted(len(plan.choices), "size")
-    headline = (
-        f"{len(plan.sizes)} of {sizes} change; parameters {before:,} → {after:,} "
-        f"({(after / before - 1) * 100:+.1f} %)."
-    )
+    change = f"parameters {before:,} → {after:,} ({(after / before - 1) * 100:+.1f} %)"
+    headline = f"{len(plan.sizes)} of {sizes} change; {change}."
     if not plan.sizes:
         headline = f"None of {sizes} changes; parameters stay {before:,}."
     verdicts = Counter(choice.verdict for choice in plan.choices)
     if verdicts["unknown"]:
-        headline += (
-            f" {plan.source} does not know {verdicts['unknown']} of {sizes}: measure them by "
-            f"gacprof sweep --model {quote(plan.checkpoint)}."
-        )
+        headline += f" {unknown_text(plan, verdicts['unknown'], sizes)}"
     rows: list[Row] = []
     for choice in plan.choices:
         if choice.after != choice.before:
@@ -288,8 +246,8 @@ def plan_section(plan: Plan) -> Section:
     if unknown:
         remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
     required = {choice.required for choice in plan.choices if choice.required.row}
-    for need in sorted(required, key=lambda need: need.row):
-        remarks.append(f"Multiples of {need.multiple}: {need.row}.")
+    rows_needed = sorted(required, key=lambda need: need.row)
+    remarks += [f"Multiples of {need.multiple}: {need.row}." for need in rows_needed]
     if plan.engine:
         remarks.append(f"{plan.engine}, with the planned sizes: {plan.outcome}.")
     remarks += [f"Not mended: {line}." for line in plan.unmended]
@@ -299,7 +257,7 @@ def plan_section(plan: Plan) -> Section:
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
-def certificate_text(plan: Plan) -> str:
+def certificate_text(plan: gacprof.Plan) -> str:
     """What a plan gives up, and how far from the best of the compared choices it may be."""
     gains = {
         "quality": "Nothing is cut" if plan.value == 0 else f"Loss {-plan.value:.4g}",
@@ -319,18 +277,15 @@ def axis_text(axis: Axis) -> str:
     return replace(axis, flags=flags).key
 
 
-def map_section(cliff_map: CliffMap) -> Section:
+def map_section(cliff_map: gacprof.CliffMap) -> Section:
     """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
-    points = sum(len(curve.sizes) for curve in curves)
     cliffs = counted(sum(len(curve.cliffs) for curve in curves), "cliff")
     sizes = chain.from_iterable(curve.sizes for curve in curves)
     verdicts = Counter(verdict.verdict for verdict in sizes)
     by_verdict = ", ".join(f"{number} {name}" for name, number in sorted(verdicts.items()))
-    headline = (
-        f"{counted(points, 'size')} on {counted(len(curves), 'curve')}: {by_verdict}; {cliffs}. "
-        f"{sentence(cliff_map.provenance)}"
-    )
+    headline = f"{counted(verdicts.total(), 'size')} on {counted(len(curves), 'curve')}: "
+    headline += f"{by_verdict}; {cliffs}. {sentence(cliff_map.provenance)}"
     title = f"Map {cliff_map.name}"
     warnings = [warning.message for warning in cliff_map.warnings]
     rows: list[Row] = []
@@ -342,32 +297,32 @@ def map_section(cliff_map: CliffMap) -> Section:
         return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
-        cliffs_text = ", ".join(shown[:CLIFFS_SHOWN])
-        if len(shown) > CLIFFS_SHOWN:
-            cliffs_text += " …"
+        cliffs_text = first_of(shown, CLIFFS_SHOWN, ", ")
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
         multiple = str(curve.multiple or "")
         rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
-    remark = (
-        "Undecided: noise spreads the penalty over the tolerance of "
-        f"{percent(cliff_map.tolerance)}, or the sizes to pad to were not all measured."
-    )
+    remark = REMARKS["undecided"].format(tolerance=percent(cliff_map.tolerance))
     columns = ("curve", "multiple", "safe", "misaligned", "undecided", "cliffs")
     return Section(title, headline, columns, rows, [*warnings, remark])
 
 
 def kernel_rows(name: str, kernels: Mapping[int, str]) -> list[Row]:
     """A row a kernel: a name, the sizes that it serves, and the kernel."""
+    return [(name, sizes_text(sizes), kernel) for kernel, sizes in sizes_by(kernels).items()]
+
+
+def sizes_by(kernels: Mapping[int, str]) -> dict[str, list[int]]:
+    """The sizes that each kernel serves."""
     sizes_of: dict[str, list[int]] = {}
     for size, kernel in kernels.items():
         sizes_of.setdefault(kernel, []).append(size)
-    return [(name, sizes_text(sizes), kernel) for kernel, sizes in sizes_of.items()]
+    return sizes_of
 
 
-def dispatch_section(table: DispatchTable) -> Section:
+def dispatch_section(table: gacprof.DispatchTable) -> Section:
     """Attention, rows and products that refuse sizes, each by the sizes that a kernel serves."""
 
     def range_of(section: str) -> range:
@@ -386,29 +341,21 @@ def dispatch_section(table: DispatchTable) -> Section:
         kernels = {n: str(table.product(operator, axis, n)) for n in range_of("products")}
         rows += kernel_rows(f"{operator}, {axis}", kernels)
     headline = f"{table.device}, bfloat16: {table.provenance}."
-    remarks = [
-        "Attention of one sequence, 32 query heads (8 key heads where grouped) and 1024 keys.",
-        SCOPE,
-        "Other heads, lengths and types, embedding, cat and sort: --out FILE, or in Python "
-        "gacprof.kernels.dispatch.load_table.",
-    ]
+    remarks = [REMARKS["calls"], SCOPE, REMARKS["other_calls"]]
     return Section(f"Dispatch on {table.gpu}", headline, ("size", "is", "kernel"), rows, remarks)
 
 
-def changes_section(result: DispatchChanges) -> Section:
+def changes_section(result: gacprof.DispatchChanges) -> Section:
     """What two releases of PyTorch answer differently, by question."""
     releases = f"PyTorch {result.before} and {result.after}"
+    what = f"the same kernels on {result.gpu}: nothing changed"
     if result.changes:
-        headline = (
-            f"{releases} take different kernels on {result.gpu}, at the sizes below; all other "
-            "answers are the same"
-        )
-    else:
-        headline = f"{releases} take the same kernels on {result.gpu}: nothing changed"
-    headline += f" ({counted(result.questions, 'question')} {result.provenance})."
+        what = f"different kernels on {result.gpu} at the sizes below; all else is the same"
+    scope = f"{counted(result.questions, 'question')} {result.provenance}"
+    headline = f"{releases} take {what} ({scope})."
     rows: list[Row] = []
     for change in result.changes[:MAX_CHANGES]:
-        name = TABLE_SECTIONS[change.section]
+        name = WORDS["dispatch"][change.section]
         answers = changed_answers(change)
         rows.append((name, questions_text(change), sizes_text(change.sizes), *answers))
     remarks = []
@@ -425,7 +372,7 @@ def questions_text(change: DispatchChange) -> str:
     """The questions of a change: ``bfloat16, float16; mask none; not causal``."""
     parts = []
     for name, values in change.questions.items():
-        word = QUESTIONS.get(name, "")
+        word = WORDS["questions"].get(name, "")
         if isinstance(values[0], bool):
             parts.append(word if values[0] else f"not {word}")
         else:
@@ -451,54 +398,32 @@ def table_section(frame: DataFrame) -> Section:
     """The table of constraints: of one source with its kernels, of several side by side."""
     records = json_of(frame)
     sources = [*dict.fromkeys(record["source"] for record in records)]
+    rows: list[Row] = []
+    names_of = itemgetter("operator", "dtype", "dim")
+    columns = ["operator", "dtype", "dim", *sources]
     if len(sources) == 1:
-        columns = ["operator", "dtype", "dim", "calls", "round up to", "odd sizes take"]
-        columns += ["even ones take", "multiples served by", "other sizes by"]
-        rows = merged_dtypes([(record, single_cells(record)) for record in records])
-    else:
-        columns = ["operator", "dtype", "dim", *sources]
-        of_dim: dict[tuple[str, str, str], dict[str, str]] = {}
+        columns[3:] = ["calls", "round up to", "odd sizes take", "even ones take"]
+        columns += ["multiples served by", "other sizes by"]
         for record in records:
-            key = record["operator"], record["dtype"], record["dim"]
-            of_dim.setdefault(key, {})[record["source"]] = side_by_side_cell(record)
-        pairs = []
-        for (operator, dtype, dim), cell in of_dim.items():
-            record = {"operator": operator, "dtype": dtype, "dim": dim}
-            pairs.append((record, tuple(cell.get(source, "") for source in sources)))
-        rows = merged_dtypes(pairs)
-    headline = (
-        f"Sizes that are fast on {', '.join(sources)}: round each dim up to the multiple. ×1.5: "
-        "other sizes take 1.5 times as long. Empty: not known."
-    )
+            costs = cost_text(record, "odd"), cost_text(record, "even")
+            kernels = (record["served_by"] or "", record["others"] or "")
+            loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without their names
+            calls = (record["curve"] or "", multiple_text(record), *costs, *loads)
+            rows.append((*names_of(record), *calls))
+    else:
+        cells: dict[Row, dict[str, str]] = {}
+        for record in records:
+            cells.setdefault(names_of(record), {})[record["source"]] = side_by_side_cell(record)
+        rows = [(*names, *(cell.get(s, "") for s in sources)) for names, cell in cells.items()]
+    rows = grouped(rows, 1, ", ".join)  # those that differ in dtype alone
+    rows.sort(key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
+    headline = REMARKS["table"].format(sources=", ".join(sources))
     remarks = table_remarks(records)
-    if frame.attrs.get("out"):
-        remarks.append(f"Written to {frame.attrs['out']}.")
     name = quote(sources[0])
     more = f"gacprof table {name} or " if len(sources) > 1 else ""
     remarks.append(f"More columns: {more}--out FILE.csv.")
-    remarks.append(
-        f"Next: gacprof diagnose MODEL {name} finds a model's slow sizes; gacprof map candidates "
-        f"107 {name} lists good sizes near one."
-    )
+    remarks.append(REMARKS["table_next"].format(source=name))
     return Section("Sizes to round to", headline, columns, rows, remarks)
-
-
-def merged_dtypes(pairs: Iterable[tuple[Mapping[str, Any], Row]]) -> list[Row]:
-    """Rows of a table of constraints by operator and dim, those that differ in dtype alone as
-    one."""
-    dtypes: dict[tuple[str, str, Row], list[str]] = {}
-    for record, cells in pairs:
-        dtypes.setdefault((record["operator"], record["dim"], cells), []).append(record["dtype"])
-    rows = [(key[0], ", ".join(names), key[1], *key[2]) for key, names in dtypes.items()]
-    return sorted(rows, key=lambda row: (OPERATORS.get(row[0], len(OPERATORS)), row[0]))
-
-
-def single_cells(record: Mapping[str, Any]) -> Row:
-    """The cells of one source's row behind its dim."""
-    costs = cost_text(record, "odd"), cost_text(record, "even")
-    kernels = (record["served_by"] or "", record["others"] or "")
-    loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without the kernels' names
-    return (record["curve"] or "", multiple_text(record), *costs, *loads)
 
 
 def side_by_side_cell(record: Mapping[str, Any]) -> str:
@@ -561,7 +486,7 @@ def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
     return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
 
-def explanation_section(explanation: Explanation) -> Section:
+def explanation_section(explanation: gacprof.Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
     headline = f"{now.size} is {now.verdict}"
@@ -580,45 +505,30 @@ def explanation_section(explanation: Explanation) -> Section:
     return Section(title, headline, columns, rows, remarks)
 
 
-def verification_section(result: Verification) -> Section:
+def verification_section(result: gacprof.Verification) -> Section:
     """What two checkpoints have in common, and how far their logits lie apart."""
-    answers = {
-        "same": "compute the same function",
-        "different": "do NOT compute the same function",
-        "undecided": "may or may not compute the same function",
-    }
     parts = {
         "tensors are equal": result.equal,
         "are equal but for padding": result.padded,
         "layers' factors are multiplied out": result.merged,
-        f"tensors and settings are judged by the logits of {result.positions} tokens": len(
-            result.differing
-        ),
     }
+    logits = f"the logits of {result.positions} tokens"
+    parts[f"tensors and settings are judged by {logits}"] = len(result.differing)
     said = ", ".join(f"{number} {words}" for words, number in parts.items() if number)
-    headline = f"{result.checkpoint} and {result.other} {answers[result.verdict]}. "
+    headline = f"{result.checkpoint} and {result.other} {WORDS['verified'][result.verdict]}. "
     headline += said or "They have no tensor"
     if result.verdict == "undecided":
         headline += f", which do not vouch for {first_of(result.differing)}"
     if not result.positions:
         reason = result.not_run or "these models do not read and write text"
         headline += f" (nothing was run: {reason})"
-    numbers = {
-        "largest error of a logit, over the largest logit": result.max_error,
-        "tolerance: both models' own rounding errors": result.tolerance,
-        "root mean square error": result.rms_error,
-        "mean KL divergence of next tokens, nats": result.mean_kl,
-        "share of tokens with the same most likely successor": result.same_argmax,
-    }
+    numbers = {words: getattr(result, name) for name, words in WORDS["numbers"].items()}
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
-    remark = (
-        f"Computed in {result.dtype} on {result.device}. Tokenizers, generation settings and "
-        "longer texts were not compared."
-    )
+    remark = REMARKS["verified"].format(dtype=result.dtype, device=result.device)
     return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
 
 
-def bench_section(result: BenchResult) -> Section:
+def bench_section(result: gacprof.BenchResult) -> Section:
     """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
@@ -628,8 +538,7 @@ def bench_section(result: BenchResult) -> Section:
         model = "the first again (A/A)" if timing in result.replicates else timing.model
         change = ""
         if timing.verdict != "reference":
-            low, value, high = timing.ratio.low, timing.ratio.value, timing.ratio.high
-            change = percent_interval(Interval(low - 1, value - 1, high - 1))
+            change = percent_interval(timing.ratio + Interval(-1.0, -1.0, -1.0))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
     conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
@@ -644,7 +553,7 @@ def bench_section(result: BenchResult) -> Section:
     return Section("Measured side by side", headline, columns, rows, remarks)
 
 
-def perplexity_section(result: Perplexities) -> Section:
+def perplexity_section(result: gacprof.Perplexities) -> Section:
     """Models on one text, each beside the first one."""
     rows: list[Row] = []
     for model in result.models:
@@ -660,7 +569,7 @@ def perplexity_section(result: Perplexities) -> Section:
     return Section("Perplexity", headline, columns, rows, [remark])
 
 
-def sweep_section(summary: SweepSummary) -> Section:
+def sweep_section(summary: gacprof.SweepSummary) -> Section:
     """The counts of a sweep, and the verb that follows."""
     if summary.folder is None:
         headline = f"{counted(summary.points, 'point')} on {counted(summary.curves, 'curve')}."
@@ -673,16 +582,14 @@ def sweep_section(summary: SweepSummary) -> Section:
                 f"{needs.memory_bytes / 2**30:.2g} GiB of operands."
             )
         return Section("A dry run", headline, remarks=remarks)
-    headline = (
-        f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
-        f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; {summary.failed} failed."
-    )
-    folder = quote(str(summary.folder))
-    written = f"Wrote {folder}. Next: gacprof map build {folder}"
+    headline = f"{counted(summary.calls, 'call')} of {counted(summary.points, 'point')} in "
+    headline += f"{counted(summary.blocks, 'block')}, {summary.seconds:.0f} s; "
+    headline += f"{summary.failed} failed."
+    written = f"Wrote {quote(str(summary.folder))}. {next_step(summary.schema, run=summary.folder)}"
     return Section(f"Sweep in {summary.folder}", headline, remarks=[written])
 
 
-def lint_section(report: LintReport) -> Section:
+def lint_section(report: gacprof.LintReport) -> Section:
     """The products of a rank by what an engine does with them, and what makes them better."""
     ranks = f"tp {report.tp}, {ranks_text(report)}"
     where = f"{report.engine} {report.version} on {report.gpu}, {ranks}, {report.quantisation}"
@@ -702,8 +609,7 @@ def lint_section(report: LintReport) -> Section:
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
     remarks = [report.engine_says] if report.engine_says else []
-    for gap in report.gaps[:MAX_GAPS]:
-        remarks.append(f"{gap.grade.capitalize()}: {gap.why}.")
+    remarks += [f"{gap.grade.capitalize()}: {gap.why}." for gap in report.gaps[:MAX_GAPS]]
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
     kernels = {row.launches for row in report.products}
@@ -716,12 +622,11 @@ def lint_section(report: LintReport) -> Section:
     return Section("What an engine does", headline, columns, rows, remarks)
 
 
-def lint_grid_section(grid: LintGrid) -> Section:
+def lint_grid_section(grid: gacprof.LintGrid) -> Section:
     """A deployment a row, the best first: what it does, what a rank holds, and what is better."""
     rows = []
     for report in grid.reports:
-        changes = [remedy.change for remedy in report.remedies if remedy.kind == "ep"]
-        better = changes[0] if changes else ""
+        better = "".join([r.change for r in report.remedies if r.kind == "ep"][:1])
         why = report.account if not report.ok else ""
         where = (f"{report.engine} {report.version}", report.gpu, str(report.tp))
         rows.append((*where, report.summary, report.weights, why, better))
@@ -733,20 +638,17 @@ def lint_grid_section(grid: LintGrid) -> Section:
     return Section("What engines do", headline, columns, rows, remarks)
 
 
-def ranks_text(report: LintReport) -> str:
+def ranks_text(report: gacprof.LintReport) -> str:
     """The ranks beside tensor-parallel ones."""
     return f"ep {report.ep}" + (f", dp {report.dp}" if report.dp > 1 else "")
 
 
-def trace_section(report: TraceReport) -> Section:
+def trace_section(report: gacprof.TraceReport) -> Section:
     """The share of the GPU's time in misaligned products, their sizes, and what could be won."""
     title = f"Trace {report.trace}"
     if not report.kernels:
-        headline = (
-            f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU. On CPUs no "
-            "name of a kernel tells a tier: gacprof sweep measures this one."
-        )
-        return Section(title, headline)
+        headline = f"No kernel of a GPU, {counted(report.operators, 'operator')} of a CPU."
+        return Section(title, f"{headline} {REMARKS['cpu']}")
     shares: dict[str, str] = defaultdict(lambda: "0 %")
     shares |= {kind: percent(share) for kind, share in report.shares.items()}
     dark = report.shares.get("not judged", 0.0) + report.shares.get("unknown", 0.0)
@@ -768,7 +670,7 @@ def trace_section(report: TraceReport) -> Section:
     remarks = []
     if len(report.products) > MAX_PRODUCTS:
         remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
-    remarks += [CAUSES[cause] for cause in causes if cause in CAUSES]
+    remarks += [WORDS["causes"][cause] for cause in causes if cause in WORDS["causes"]]
     if any(product.dims for product in report.products):
         model, gpu = quote(report.checkpoint), report.data_sheet or "GPU"
         remarks.append(f"Weights: gacprof plan {model} --gpu {gpu} --objective pad.")
@@ -779,15 +681,13 @@ def trace_section(report: TraceReport) -> Section:
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
     if "gemv" in shares:
-        remarks.append(f"Undecided, and not counted above: {shares['gemv']} in {GEMV}.")
+        remarks.append(REMARKS["gemv"].format(share=shares["gemv"]))
     if report.in_graphs:
         share = percent(report.in_graphs)
         remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
     if report.matched is not None and report.weight_products:
-        remarks.append(
-            f"{report.matched} of {report.weight_products} products of a matrix and a weight have "
-            f"lengths of {report.checkpoint}."
-        )
+        matched = f"{report.matched} of {report.weight_products} products of a matrix and a weight"
+        remarks.append(f"{matched} have lengths of {report.checkpoint}.")
     columns = ("cause", "lengths", "product", "kernel", "runs", "time", "floor", "as aligned", "in")
     return Section(title, f"{headline}.", columns, rows, remarks)
 
@@ -819,22 +719,18 @@ def remedy_text(remedy: Remedy, kernels: Collection[str] = ()) -> str:
 
 def inventory_section(inventory: Inventory) -> Section:
     """The dims of a checkpoint that may have other sizes, equal ones of all layers together."""
-    headline = (
-        f"{inventory.path}: {inventory.parameters:,} parameters, layout {inventory.layout}; "
-        f"{counted(len(inventory.dims), 'size')} may change."
-    )
+    headline = f"{inventory.path}: {inventory.parameters:,} parameters, layout {inventory.layout}; "
+    headline += f"{counted(len(inventory.dims), 'size')} may change."
     rows = [(dim.name, dim.kind, str(dim.size), dim.why) for dim in inventory.dims]
     columns = ("dim", "kind", "size", "fixed because")
     return Section("A checkpoint", headline, columns, grouped(rows), inventory.warnings)
 
 
-def compression_section(result: Compression) -> Section:
+def compression_section(result: gacprof.Compression) -> Section:
     """A compressed model: what it weighs, the sizes of its layers, what they lose."""
     before, after = result.parameters
-    headline = (
-        f"Wrote {quote(result.out)}: {before / 1e6:.4g} → {after / 1e6:.4g} million parameters "
-        f"({100 * (after / before - 1):+.1f} %)."
-    )
+    change = f"{before / 1e6:.4g} → {after / 1e6:.4g} million parameters"
+    headline = f"Wrote {quote(result.out)}: {change} ({100 * (after / before - 1):+.1f} %)."
     rows = [(name, str(size or "stays dense")) for name, size in result.sizes.items()]
     remarks = [
         f"{result.method}, ratio {result.ratio:g}, objective {result.objective}: loss "
@@ -851,17 +747,14 @@ def compression_section(result: Compression) -> Section:
     return Section("A compressed model", headline, ("layer", "size"), grouped(rows), remarks)
 
 
-def export_section(result: Exported) -> Section:
+def export_section(result: gacprof.Exported) -> Section:
     """A folder for other programs: whether it computes the same, and how to load it."""
     checked = "not checked"
     if result.max_error is not None:
         checked = f"transformers' logits differ by at most {result.max_error:.2g} of the largest"
     headline = f"Wrote {quote(result.folder)}: {checked}."
     remarks = [f"{engine}: {line}" for engine, line in result.serve.items()]
-    remarks.append(
-        "The model's code is in the folder: trust_remote_code=True runs it, and AutoTokenizer "
-        "asks for it too."
-    )
+    remarks.append(REMARKS["code"])
     return Section("A folder to serve", headline, remarks=remarks)
 
 
@@ -888,6 +781,20 @@ RESULTS: dict[str, tuple[str, Callable[[Any], Section]]] = {
 def kind_of(schema: str) -> str:
     """The part of a schema's name that :data:`RESULTS` knows."""
     return schema.removeprefix("gacprof.").partition("/")[0]
+
+
+def steps_after(kind: str, **names: Any) -> list[tuple[str, str]]:
+    """The purposes and commands of the steps behind a kind of result; all where it is none of
+    theirs. What is not named has a placeholder."""
+    steps = WORDS["steps"]
+    first = [*steps].index(kind) + 1 if kind in steps else 0
+    words = PLACEHOLDERS | {name: quote(str(value)) for name, value in names.items()}
+    return [(WORDS["purposes"][k], steps[k].format(**words)) for k in [*steps][first:]]
+
+
+def next_step(schema: str, **names: Any) -> str:
+    """A sentence on the step behind a result."""
+    return f"Next: {steps_after(kind_of(schema), **names)[0][1]}"
 
 
 def json_of(result: Any) -> Any:

@@ -2,72 +2,48 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from math import gcd, lcm, prod
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
 from gacprof.core.errors import ConfigError
-from gacprof.core.files import write_text
+from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
-from gacprof.core.sizes import Estimate, SizeVerdict, seems_safe
+from gacprof.core.sizes import SizeVerdict, seems_safe
 from gacprof.diagnosing.source import open_source
 from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall, serving
 from gacprof.kernels.dispatch import DispatchTable, load_table
 from gacprof.kernels.penalties import MIN_ROWS, PADDED_TO
 from gacprof.kernels.rules import Rules
-from gacprof.reporting.sections import json_of, section_of
+from gacprof.reporting.sections import (
+    WORDS,
+    first_of,
+    groups_text,
+    json_of,
+    section_of,
+    sizes_by,
+)
 from gacprof.workload.products import side_uses
 
+SIDES: tuple[Literal["N", "K"], ...] = ("N", "K")
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 TOKENS, SIDE, HEADS = 1024, 4096, 32  # of the calls that rules are asked about: a model's prefill
 PREFILL_TOKENS = 64  # a call of fewer is one of decoding
 NORMS = ("rms_norm", "layer_norm", "softmax")
 KERNELS_NAMED = 2  # of those that serve sizes of one kind
 FIRST_ROW = 128  # shorter rows fit into one warp, whatever their alignment
-SERVED = {
-    "cudnn": "cuDNN",
-    "filled": "FlashAttention-2, a template of this head_dim",
-    "unfilled": "FlashAttention-2, the template of a larger head_dim",
-    "padded": "FlashAttention-2, padded to a multiple of 8 at each call",
-    "efficient": "memory-efficient kernel",
-    "efficient-unfilled": "memory-efficient kernel, partly empty",
-    "math": "no fused kernel",
-}
-"""Ways of :data:`~gacprof.kernels.attention.QUALITY` to serve a head_dim, in words."""
-COLUMNS = [
-    "source",
-    "operator",
-    "dtype",
-    "dim",
-    "curve",
-    "first",
-    "last",
-    "multiple",
-    "mostly",
-    "also_good",
-    "odd",
-    "odd_low",
-    "odd_high",
-    "even",
-    "even_low",
-    "even_high",
-    "cost_by",
-    "served_by",
-    "others",
-    "safe",
-    "misaligned",
-    "undecided",
-    "cliffs",
-    "good_sizes",
-    "by",
-]
+COLUMNS = (
+    "source operator dtype dim curve first last multiple mostly also_good odd odd_low odd_high "
+    "even even_low even_high cost_by served_by others safe misaligned undecided cliffs good_sizes "
+    "by"
+)
 TableRow = dict[str, Any]  # some of the columns; what a source doesn't know is left out
 
 
@@ -109,12 +85,16 @@ def table(
             curves = opened.curves if len(sources) == 1 else prefill_curves(opened.curves)
             of_source = [curve_row(opened, curve) for curve in curves]
         elif isinstance(opened, Rules):
-            of_source = [*product_rows(opened), *attention_rows(opened), *norm_rows(opened)]
+            of_source = [*product_rows(opened), *attention_rows(opened)]
+            dispatched = load_table(opened.name, opened.torch)
+            for operator, dtype in product(NORMS, sorted(ATTENTION_DTYPES)):
+                if dispatched and dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
+                    of_source.append(norm_row(dispatched, operator, dtype))
         else:
             raise ConfigError(f"{opened.name} is neither a map nor a GPU: it has no table")
         name = str(source) if isinstance(source, str | Path) else opened.name
         rows += [{"source": name, "by": opened.provenance, **row} for row in of_source]
-    frame = pd.DataFrame(rows, columns=COLUMNS).convert_dtypes()
+    frame = pd.DataFrame(rows, columns=COLUMNS.split()).convert_dtypes()
     if out is not None:
         write_table(frame, Path(out))
     return frame
@@ -123,18 +103,17 @@ def table(
 def write_table(frame: pd.DataFrame, out: Path) -> None:
     """Write a table in the form of a file's ending."""
     if out.suffix == ".csv":
-        text = frame.to_csv(index=False)
+        write_text(out, frame.to_csv(index=False))
     elif out.suffix == ".json":
-        text = json.dumps(json_of(frame), indent=1, ensure_ascii=False) + "\n"
+        write_json(out, json_of(frame))
     elif out.suffix == ".md":
         section = section_of(frame)
         lines = [section.columns, ["---"] * len(section.columns), *section.rows]
         cells = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        text = "\n".join([section.headline, "", cells, *(f"- {r}" for r in section.remarks), ""])
+        remarks = [f"- {remark}" for remark in section.remarks]
+        write_text(out, "\n".join([section.headline, "", cells, *remarks, ""]))
     else:
         raise ConfigError(f"{out}: name a file that ends in .csv, .md or .json")
-    write_text(out, text)
-    frame.attrs["out"] = str(out)
 
 
 def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
@@ -159,10 +138,8 @@ def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
 def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     """What a curve of a map says."""
     axis = curve.axis
-    pairs = [f"{name}={value}" for name, value in axis.fixed.items()]
-    for name, value in axis.flags.items():  # those that a model's own call does not have
-        if value not in PREFERRED_FLAGS.get(name, (False,)):
-            pairs.append(f"{name}={value}")
+    usual = PREFERRED_FLAGS  # a model's own call has these
+    flags = {n: v for n, v in axis.flags.items() if v not in usual.get(n, (False,))}
     multiple = curve.multiple
     failed = [v for v in curve.sizes if v.cause == "failed"]
     if multiple is not None and failed:  # sizes that were refused: a multiple of it must run
@@ -172,7 +149,7 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
         "operator": axis.operator,
         "dtype": axis.dtype,
         "dim": axis.dim,
-        "curve": " ".join(pairs),
+        "curve": " ".join(f"{name}={value}" for name, value in {**axis.fixed, **flags}.items()),
         "first": axis.sizes[0],
         "last": axis.sizes[-1],
         "multiple": multiple,
@@ -182,12 +159,10 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     }
     for verdict in ("safe", "misaligned", "undecided"):
         row[verdict] = len(curve.with_verdict(verdict))
-    for parity, rest in (("odd", 1), ("even", 0)):
-        times = []
-        for v in curve.sizes:
-            is_other = v.size % (multiple or PADDED_TO) > 0 and v.size % 2 == rest
-            if is_other and v.penalty is not None:
-                times.append(1 + v.penalty.value)
+    penalties = {v.size: v.penalty.value for v in curve.sizes if v.penalty}
+    others = [size for size in penalties if size % (multiple or PADDED_TO)]
+    for rest, parity in enumerate(("even", "odd")):
+        times = [1 + penalties[size] for size in others if size % 2 == rest]
         if times:
             row |= {parity: round(median(times), 4), "cost_by": "measured"}
     return row
@@ -196,34 +171,21 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
 def product_rows(rules: Rules) -> list[TableRow]:
     """What the rules of a GPU say of both sides of a product."""
     rows = []
-    for dtype in rules.dtypes:
-        for dim in ("N", "K"):
-            uses = side_uses(dim, SIDE, {TOKENS: 1.0}, dtype)
-            verdicts = [*rules.judge(uses, range(1, MAX_SWEPT + 1))]
-            kernels = {v.size: v.kernel or "no kernel" for v in verdicts}
-            row = rule_row(verdicts, kernels, rules.tolerance)
-            operator = "quantised" if dtype in ("int8", "float8_e4m3") else "linear"
-            row |= {"operator": operator, "dtype": dtype, "dim": dim, "curve": "2 tokens or more"}
-            odd, even = (v.estimate for v in rules.judge(uses, [SIDE + 1, SIDE + 2]))
-            rows.append(row | costs_of({"odd": odd, "even": even}))
+    for dtype, dim in product(rules.dtypes, SIDES):
+        uses = side_uses(dim, SIDE, {TOKENS: 1.0}, dtype)
+        verdicts = [*rules.judge(uses, range(1, MAX_SWEPT + 1))]
+        kernels = {v.size: v.kernel or "no kernel" for v in verdicts}
+        row = rule_row(verdicts, kernels, rules.tolerance)
+        operator = "quantised" if dtype in ("int8", "float8_e4m3") else "linear"
+        row |= {"operator": operator, "dtype": dtype, "dim": dim, "curve": "2 tokens or more"}
+        estimates = [v.estimate for v in rules.judge(uses, [SIDE + 1, SIDE + 2])]
+        for parity, estimate in zip(("odd", "even"), estimates, strict=True):
+            if estimate is not None:
+                row |= {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high}
+                by = groups_text(estimates)
+                row["cost_by"] = f"estimated from {by} of {MIN_ROWS} tokens or more"
+        rows.append(row)
     return rows
-
-
-def costs_of(estimates: Mapping[str, Estimate | None]) -> TableRow:
-    """The columns of the estimates by parity; none where there is none."""
-    row: TableRow = {}
-    groups, gpus = set(), set()
-    for parity, estimate in estimates.items():
-        if estimate is not None:
-            row |= {f"{parity}_low": estimate.low, f"{parity}_high": estimate.high}
-            groups.add(str(estimate.groups))
-            gpus |= {*estimate.gpus}
-    if row:
-        row["cost_by"] = (
-            f"estimated from {' or '.join(sorted(groups))} groups' measurements on "
-            f"{' and '.join(sorted(gpus))} of {MIN_ROWS} tokens or more"
-        )
-    return row
 
 
 def attention_rows(rules: Rules) -> list[TableRow]:
@@ -233,7 +195,7 @@ def attention_rows(rules: Rules) -> list[TableRow]:
         call = partial(AttentionCall, rules.name, rules.arch, rules.torch, dtype)
         sizes = range(1, MAX_SWEPT + 1)
         verdicts = [rules.head_dim(size, HEADS, HEADS, dtype) for size in sizes]
-        kernels = {size: SERVED[serving(call(size, HEADS, HEADS))] for size in sizes}
+        kernels = {size: WORDS["served"][serving(call(size, HEADS, HEADS))] for size in sizes}
         row = rule_row(verdicts, kernels, rules.tolerance)
         row |= {"operator": "attention", "dtype": dtype, "dim": "head_dim"}
         row |= {"curve": "causal prefill, no mask", "first": 1, "last": MAX_SWEPT}
@@ -272,21 +234,9 @@ def multiple_within(sizes: set[int]) -> int | None:
     return None
 
 
-def norm_rows(rules: Rules) -> list[TableRow]:
-    """Kernels of norms and softmax over rows as PyTorch dispatched them, where it was recorded."""
-    dispatched = load_table(rules.name, rules.torch)
-    if dispatched is None:
-        return []
-    rows = []
-    for operator in NORMS:
-        for dtype in sorted(ATTENTION_DTYPES):
-            if dispatched.rows(operator, FIRST_ROW, dtype=dtype) is not None:
-                rows.append(norm_row(dispatched, operator, dtype))
-    return rows
-
-
 def norm_row(dispatched: DispatchTable, operator: str, dtype: str) -> TableRow:
-    """The multiple from which on a row's length has the kernel of the next multiple of 64."""
+    """The multiple from which on a norm or softmax over rows of that length has the kernel of the
+    next multiple of 64, as PyTorch dispatched them."""
     lengths = range(FIRST_ROW, dispatched.sections["rows"].range[1] + 1)
     kernels = {n: str(dispatched.rows(operator, n, dtype=dtype)) for n in lengths}
     multiple = None
@@ -310,10 +260,7 @@ def norm_row(dispatched: DispatchTable, operator: str, dtype: str) -> TableRow:
 
 def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
     """What serves the multiples, and what other sizes, by what those have in common."""
-    sizes_of: dict[str, list[int]] = {}
-    for size, kernel in kernels.items():
-        if kernel:
-            sizes_of.setdefault(kernel, []).append(size)
+    sizes_of = sizes_by({size: kernel for size, kernel in kernels.items() if kernel})
     of_multiples: list[str] = []
     others: dict[int, list[str]] = {}
     for kernel, sizes in sorted(sizes_of.items(), key=lambda pair: -len(pair[1])):
@@ -326,11 +273,6 @@ def kernels_of(kernels: Mapping[int, str], multiple: int | None) -> TableRow:
         label = "rest" if step == 1 else f"multiples of {step}"
         if step not in MULTIPLES:  # a size or two
             label = sizes_text(sizes_of[others[step][0]])
-        texts.append(f"{label}: {either(others[step])}")
-    return {"served_by": either(of_multiples) or None, "others": "; ".join(texts) or None}
-
-
-def either(kernels: Sequence[str]) -> str:
-    """The first of some kernels, and how many more."""
-    more = len(kernels) - KERNELS_NAMED
-    return " or ".join(kernels[:KERNELS_NAMED]) + (f" or {more} more" if more > 0 else "")
+        texts.append(f"{label}: {first_of(others[step], KERNELS_NAMED, ' or ')}")
+    served_by = first_of(of_multiples, KERNELS_NAMED, " or ")
+    return {"served_by": served_by or None, "others": "; ".join(texts) or None}

@@ -189,12 +189,11 @@ def changes_between(before: DispatchTable, after: DispatchTable) -> DispatchChan
             for box in products_of(changed, keys):
                 parts = zip(section.by, box, strict=True)
                 limited = {part: values for part, values in parts if values}
-                changes.append(
-                    DispatchChange(name, limited, sizes, json.loads(old), json.loads(new))
-                )
-    provenance = f"by PyTorch's dispatcher on a virtual {after.device}; no kernel was run"
+                answers = json.loads(old), json.loads(new)
+                changes.append(DispatchChange(name, limited, sizes, *answers))
+    by = f"by PyTorch's dispatcher on a virtual {after.device}; no kernel was run"
     releases = before.release, after.release
-    return DispatchChanges(after.gpu, *releases, provenance, questions, tuple(changes))
+    return DispatchChanges(after.gpu, *releases, by, questions, tuple(changes))
 
 
 def differences(
@@ -202,12 +201,10 @@ def differences(
 ) -> dict[tuple[str, str], list[int]]:
     """Return the sizes of which two tables answer a question differently, by the two answers."""
     sizes_of: dict[tuple[str, str], list[int]] = {}
-    last = max(before.range[1], after.range[1])
-    for size in range(1, last + 1):
-        answers = before.lookup(size, *key), after.lookup(size, *key)
-        if answers[0] != answers[1]:
-            texts = json.dumps(answers[0]), json.dumps(answers[1])
-            sizes_of.setdefault(texts, []).append(size)
+    for size in range(1, max(before.range[1], after.range[1]) + 1):
+        old, new = before.lookup(size, *key), after.lookup(size, *key)
+        if old != new:
+            sizes_of.setdefault((json.dumps(old), json.dumps(new)), []).append(size)
     return sizes_of
 
 
@@ -231,7 +228,7 @@ def products_of(changed: Collection[Key], keys: Collection[Key]) -> list[list[li
     return boxes
 
 
-def read_table(gpu: str, release: str | None) -> str:
+def read_table(gpu: str, release: str | None = None) -> str:
     """Return the text of a shipped table. Raises :class:`GacprofError` where none ships."""
     path = table_path(gpu, release)
     if path is not None:
@@ -284,10 +281,7 @@ def dispatch(
             raise GacprofError("two releases are compared: name two, and neither a python nor out")
         before, after = (parse_table(read_table(gpu, name)) for name in releases)
         return changes_between(before, after)
-    if torch_python is not None:
-        text = asked_table(gpu, torch_python)
-    else:
-        text = read_table(gpu, releases[0] if releases else None)
+    text = asked_table(gpu, torch_python) if torch_python else read_table(gpu, *releases)
     if out is not None:
         write_text(out, text)
     return parse_table(text)
