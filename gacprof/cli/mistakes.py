@@ -19,7 +19,7 @@ EXTRAS = dict.fromkeys(IN_MODELS, "models")
 EXTRAS |= {"huggingface_hub": "hub", "ray": "fleet", "ncu_report": "ncu"}
 """A package that a plain install leaves out: the extra that brings it."""
 KEPT = {
-    "sweep": "What was measured is kept: the same command goes on with --out FOLDER --resume",
+    "sweep": "Finished blocks are kept in its run folder: go on with its --out and --resume",
     "compress": "Finished layers are kept: the same command goes on with the others",
 }
 NOT_KEPT = "No file is half written: run it again"

@@ -11,6 +11,8 @@ from gacprof.core.formatting import counted
 from gacprof.reporting.sections import next_step
 
 WRITERS = ("plan", "dispatch", "lint", "table")  # besides those below
+CARRIED = {"diagnose": ("tp", "ep", "dtype", "tokens", "factors"), "plan": ("factors",)}
+"""Options of a verb that its next step needs as well."""
 
 
 def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[str]:
@@ -33,12 +35,23 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
         path = out or Path(arguments["run"]) / "cliffmap.json"
         return [f"Wrote {quote(str(path))}. {next_step(result.schema, source=path)}"]
     if verb == "diagnose" and result.counts["misaligned"]:
-        return [next_step(result.schema, model=result.checkpoint, source=arguments["source"])]
+        step = next_step(result.schema, model=result.checkpoint, source=arguments["source"])
+        return [step + carried_text(verb, arguments)]
     if verb == "plan" and result.sizes:
         step = next_step(result.schema, model=result.checkpoint, plan=out)
-        return [f"Wrote {quote(str(out))}. {step}"]
+        return [f"Wrote {quote(str(out))}. {step}{carried_text(verb, arguments)}"]
     paths = (out, arguments.get("sarif"))
     return [f"Wrote {path}." for path in paths if path and verb in WRITERS]
+
+
+def carried_text(verb: str, arguments: Mapping[str, Any]) -> str:
+    """The options that the next step needs as well, as they were given."""
+    text = ""
+    for name in CARRIED[verb]:
+        value = arguments.get(name)
+        words = [] if value is None else [value] if isinstance(value, str | int) else [*value]
+        text += "".join(f" {quote(str(word))}" for word in (f"--{name}", *words)) if words else ""
+    return text
 
 
 def realigned_text(checkpoint: Any, folder: Path) -> str:

@@ -273,5 +273,8 @@ class Diagnosis(Table):
 
     @property
     def ok(self) -> bool:
-        """Whether everything was recognised, and nothing is to be padded or merged."""
-        return not self.gaps and all(finding.action in ("keep", "measure") for finding in self.dims)
+        """Whether everything was recognised, something is known of the sizes, and nothing is to be
+        padded or merged."""
+        unknown = [finding.now.verdict == "unknown" for finding in self.dims]
+        is_fine = all(finding.action in ("keep", "measure") for finding in self.dims)
+        return not self.gaps and is_fine and not (unknown and all(unknown))

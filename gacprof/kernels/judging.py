@@ -136,14 +136,14 @@ def verdict_on(
     if better:
         mostly = is_mostly(table, uses, tiers)
         verdict, cause = "undecided" if mostly else "misaligned", "alignment"
-        doubt = f"{size + better} takes better kernels" + ", mostly faster" * mostly
+        doubt = f"{size + better} gets better ones" + ", mostly faster" * mostly
     elif not kernel:
         verdict, cause, doubt = "unknown", "unserved", ""
     elif max(tiers) > 0:
         cause, doubt = "other_side", "the product's other side decides its kernel"
     else:
-        cause, doubt = "unproven", "what it costs beside larger ones only a measurement tells"
-    reason = ": ".join(filter(None, (doubt, unserved or kernel)))
+        cause, doubt = "unproven", "whether a larger size is faster only a sweep tells"
+    reason = "; ".join(filter(None, (unserved or kernel, doubt)))
     return SizeVerdict(size, verdict, reason=reason, kernel=kernel, cause=cause)
 
 

@@ -124,7 +124,8 @@ def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
         return dict.fromkeys(ranks)
     if isinstance(sizes, str) and not Path(sizes).is_file():
         raise PlanError(
-            f"'{sizes}' is no plan's file, and none of pad8, for:vllm:tp8, groups64, uniform, fuse"
+            f"there is no file '{sizes}': name a plan's file (gacprof plan … --out), or one of "
+            "pad8, for:vllm:tp8, groups64, uniform, fuse"
         )
     plan = sizes if isinstance(sizes, Plan) else load_plan(Path(sizes))
     # In memory a model may have another dtype than its files, and so another fingerprint

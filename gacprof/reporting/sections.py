@@ -632,7 +632,9 @@ def lint_grid_section(grid: gacprof.LintGrid) -> Section:
         rows.append((*where, report.summary, report.weights, why, better))
     fine, first = sum(report.ok for report in grid.reports), grid.reports[0]
     what = f"{first.model} ({ranks_text(first)}, {first.quantisation})"
-    headline = f"{what}: {fine} of {len(rows)} deployments are ok, the best first."
+    headline = (
+        f"{what}: {fine or 'none'} of {len(rows)} deployments {'is' if fine < 2 else 'are'} ok."
+    )
     columns = ("engine", "gpu", "tp", "verdict", "weights of a rank", "why", "tried, and better")
     remarks = ["One engine, one GPU and one --tp alone print every product, with sources."]
     return Section("What engines do", headline, columns, rows, remarks)

@@ -120,6 +120,7 @@ def sweep(
     folder = Path(out or f"runs/{measured.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     with closing(open_run(folder, measured, environment, resume)) as run:
         budget = budget_s or measured.budget_s
+        blocks_before, calls_before = measured_yet(run)
         measure(
             run,
             lambda: devices.pop() if devices else open_device(name, isolated=True),
@@ -127,12 +128,18 @@ def sweep(
             started=started,
             progress=partial(show_progress, budget),
         )
-        blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
-        calls = sum(len(block.order) for block in blocks)
+        blocks, calls = measured_yet(run)
+        blocks, calls = blocks - blocks_before, calls - calls_before
         failed = sum(len(run.failures(axis)) for axis in run.axes)
         seconds = time.monotonic() - started
         curves = len(run.axes)
-        return SweepSummary(run.path, curves, measured.points, len(blocks), calls, failed, seconds)
+        return SweepSummary(run.path, curves, measured.points, blocks, calls, failed, seconds)
+
+
+def measured_yet(run: RunWriter) -> tuple[int, int]:
+    """Return the numbers of blocks and of calls that a run holds."""
+    blocks = [*chain.from_iterable(map(run.blocks, run.axes))]
+    return len(blocks), sum(len(block.order) for block in blocks)
 
 
 def open_run(folder: Path, suite: Suite, environment: Environment, resume: bool) -> RunWriter:

@@ -20,6 +20,7 @@ from gacprof.tracing.summaries import read_ncu_report, read_nsys
 from gacprof.tracing.weights import CheckpointProducts, checkpoint_products, weight_runs
 
 MIN_GAIN = 0.02  # share of the GPU's time that is worth a finding
+NOTHING_JUDGED = 0.995  # share of kernels of which nothing is known, rounded to all
 COMPARED = 0.9  # share of the misaligned products' time, enough to speak of all
 
 
@@ -59,8 +60,9 @@ class TraceReport(Table):
     @property
     def ok(self) -> bool:
         """Whether aligned kernels in place of the misaligned ones could save no more than 2 % of
-        the GPU's time."""
-        return self.gain_at_most <= MIN_GAIN
+        the GPU's time, some of which was judged."""
+        dark = self.shares.get("unknown", 0.0) + self.shares.get("not judged", 0.0)
+        return self.gain_at_most <= MIN_GAIN and dark < NOTHING_JUDGED
 
 
 def trace(
