@@ -542,7 +542,9 @@ def bench_section(result: gacprof.BenchResult) -> Section:
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
     conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
-    remarks = [f"{conditions}, models interleaved."]
+    remarks = [
+        f"{conditions}, models interleaved: a change is of pairs in one round, not of medians."
+    ]
     for timing in result.timings:
         if timing.busy_share is not None:
             busy = f"the device was busy {percent(timing.busy_share, 0)} of the time"
@@ -612,6 +614,11 @@ def lint_section(report: gacprof.LintReport) -> Section:
     remarks += [f"{gap.grade.capitalize()}: {gap.why}." for gap in report.gaps[:MAX_GAPS]]
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
+    if report.ok:
+        from gacprof.kernels.requirements import load_engine
+
+        degrees = {"tp": report.tp, "dp": report.dp, "ep": report.ep}
+        remarks.append(f"Serve it: {load_engine(report.engine).serve_command(**degrees)}")
     kernels = {row.launches for row in report.products}
     for remedy in report.remedies:
         who = "to serve" if remedy.is_of_serving else "to store"
