@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.cli.app import make_app
+from gacprof.cli.app import main, make_app
 from gacprof.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +56,29 @@ def test_every_command_parses(page: Path) -> None:
                 pytest.importorskip("ray")
             words = words[len(verb.split()) :]
             make_app(verb).parse_args(words, print_error=False, exit_on_error=False)
+
+
+def printed_examples(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a console block that needs no file of a user's, and what is printed of it."""
+    for language, code in code_blocks(text):
+        for example in code.split("$ ")[1:] if language == "console" else ():
+            command, *lines = example.splitlines()
+            if lines and not re.search(r"[A-Z]{3}|runs/|(config|trace)\.json", command):
+                yield command, lines
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_print_what_the_page_says(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for command, lines in printed_examples(page.read_text(encoding="utf-8")):
+        with pytest.raises(SystemExit):
+            main(shlex.split(command, comments=True)[1:])
+        shown = " ".join(capsys.readouterr().out.split())
+        for line in lines:
+            start = " ".join(line.partition("…")[0].split())
+            assert start in shown, (command, line)
 
 
 def anchors(page: Path) -> set[str]:
