@@ -180,7 +180,7 @@ def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
     remarks += total_text("Products after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
-    title = f"Diagnosis of {diagnosis.checkpoint}"
+    title = f"Diagnosis of {diagnosis.checkpoint} by {diagnosis.source}"
     return Section(title, headline, columns, grouped(rows), remarks)
 
 
