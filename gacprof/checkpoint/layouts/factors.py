@@ -57,8 +57,8 @@ class Factors:
             if not is_chain or shapes[0][0] != sum(shape[1] for shape in shapes[1:]):
                 raise CheckpointError(
                     f"{module}: its factors do not fit: {name} {list(shapes[0])} and {outer[0]} "
-                    f"{list(shapes[1])}: fetch them again, or name the patterns of --factors in the "
-                    "other order (the one that makes the outputs first)"
+                    f"{list(shapes[1])}: fetch them again, or swap the patterns of --factors "
+                    "(the one that makes the outputs stands first)"
                 )
             yield stored_linear(contents, module, name, *outer, ordered=self.ordered)
 
