@@ -532,7 +532,7 @@ def bench_section(result: gacprof.BenchResult) -> Section:
     """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
-    headline = ("; ".join(said) or "No difference is sure") + "."
+    headline = ("; ".join(said) or "No difference is sure") + f", on {result.environment.name}."
     rows: list[Row] = []
     for timing in (*result.timings, *result.replicates):
         model = "the first again (A/A)" if timing in result.replicates else timing.model
@@ -541,9 +541,9 @@ def bench_section(result: gacprof.BenchResult) -> Section:
             change = percent_interval(timing.ratio + Interval(-1.0, -1.0, -1.0))
         time = time_interval(timing.latency_us)
         rows.append((timing.workload, model, time, change, timing.verdict))
-    conditions = f"{result.environment.name}, {result.dtype}, {result.rounds} rounds"
     remarks = [
-        f"{conditions}, models interleaved: a change is of pairs in one round, not of medians."
+        f"{result.dtype}, {result.rounds} rounds, models interleaved: a change is of pairs in one "
+        "round, not of medians."
     ]
     for timing in result.timings:
         if timing.busy_share is not None:
