@@ -11,7 +11,11 @@ from gacprof.core.formatting import counted
 from gacprof.reporting.sections import next_step
 
 WRITERS = ("plan", "dispatch", "lint", "table")  # besides those below
-CARRIED = {"diagnose": ("tp", "ep", "dtype", "tokens", "factors"), "plan": ("factors",)}
+CARRIED = {
+    "diagnose": ("tp", "ep", "dtype", "tokens", "factors"),
+    "plan": ("factors",),
+    "realign": ("factors",),
+}
 """Options of a verb that its next step needs as well."""
 
 
@@ -30,7 +34,8 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
     if verb == "plan" and result.sizes and out is None:
         return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
     if verb == "realign":
-        return [realigned_text(arguments["checkpoint"], result)]
+        text = realigned_text(arguments["checkpoint"], result)
+        return [text + carried_text(verb, arguments)]
     if verb == "map build":
         path = out or Path(arguments["run"]) / "cliffmap.json"
         return [f"Wrote {quote(str(path))}. {next_step(result.schema, source=path)}"]

@@ -131,7 +131,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         )
         now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None
-    if now.verdict != "unknown" and not seems_safe(now, table.source.tolerance):
+    if now.verdict == "misaligned" or now.cause == "alignment":
         better = padded.next_choice(dim.size, dim.max_size, step)
     if better is None and next_whole > dim.size:
         better = table.verdict(dim, next_whole)
