@@ -110,6 +110,11 @@ def seems_safe(verdict: SizeVerdict, tolerance: float) -> bool:
     return penalty is None or penalty.value <= tolerance < penalty.high
 
 
+def seems_slow(verdict: SizeVerdict) -> bool:
+    """Whether a larger size is surely or mostly faster, so that padding is worth it."""
+    return verdict.verdict == "misaligned" or verdict.cause == "alignment"
+
+
 @dataclass(frozen=True)
 class Gemm:
     """One matrix product ``y[M, N] = x[M, K] · W[N, K]ᵀ``; ``weight`` is the tensor's name."""

@@ -14,7 +14,15 @@ from gacprof.checkpoint.inventory import Dim, Feed, Inventory, NewSizes
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.checkpoint.tensor_fit import unrecognised
 from gacprof.core.results import Table
-from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, Verdict, seems_safe
+from gacprof.core.sizes import (
+    Interval,
+    SizeSource,
+    SizeVerdict,
+    Use,
+    Verdict,
+    seems_safe,
+    seems_slow,
+)
 from gacprof.diagnosing.sizes import SizeTable, better_size, window_of
 from gacprof.diagnosing.slowdown import Slowdown, slowdown
 from gacprof.diagnosing.source import attention_dtype, kernel_lines, open_source, products_for
@@ -131,7 +139,7 @@ def dim_finding(table: SizeTable, dim: Dim) -> DimFinding:
         )
         now = replace(now, verdict="misaligned", reason=reason, cause="split_scales")
     better = None
-    if now.verdict == "misaligned" or now.cause == "alignment":
+    if seems_slow(now):
         better = padded.next_choice(dim.size, dim.max_size, step)
     if better is None and next_whole > dim.size:
         better = table.verdict(dim, next_whole)
@@ -173,7 +181,7 @@ def fixed_findings(
         now = verdicts[0]
         if products.sharing.storage.form != "none":
             now = replace(now, estimate=None)
-        if now.verdict == "misaligned" or now.cause == "alignment":
+        if seems_slow(now):
             better = better_size(verdicts, size, source.tolerance)
             findings.append(FixedFinding(axis, tuple(weights), now, better, stored))
     return findings

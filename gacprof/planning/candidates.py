@@ -14,7 +14,7 @@ import numpy as np
 from gacprof.checkpoint.inventory import Dim
 from gacprof.checkpoint.layouts.configs import WidthKey, width_keys
 from gacprof.core.errors import PlanError
-from gacprof.core.sizes import SizeVerdict
+from gacprof.core.sizes import SizeVerdict, seems_slow
 from gacprof.core.verdicts import Ints
 from gacprof.diagnosing.sizes import SizeTable, window_of
 from gacprof.lint.multiples import ANY_SIZE, EngineMultiple
@@ -161,7 +161,7 @@ def _sizes(
 
 def is_open(now: SizeVerdict | None) -> bool:
     """Return whether a stored size is undecided and not even mostly slower than a larger one."""
-    return now is not None and now.verdict == "undecided" and now.cause != "alignment"
+    return now is not None and now.verdict == "undecided" and not seems_slow(now)
 
 
 def _offered(
