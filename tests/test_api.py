@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -21,15 +20,6 @@ map_name: int = gacprof.load_map("cpu-example").name
 gacprof.no_such_function()
 right: float = gacprof.load_map("cpu-example").tolerance
 """
-
-
-def test_type_checkers_read_every_public_name() -> None:
-    """The imports that only they see name the same as the table that is used when running."""
-    imported: dict[str, str] = {}
-    for node in ast.walk(ast.parse(Path(gacprof.__file__).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gacprof."):
-            imported |= {str(alias.asname): str(node.module) for alias in node.names}
-    assert imported == gacprof.MODULE_OF
 
 
 def test_mypy_sees_wrong_types_and_names(tmp_path: Path) -> None:

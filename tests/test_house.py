@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 import gacprof
+from gacprof.cli.source import source_of
 from gacprof.cli.verbs import VERBS, command, docstring_of
 
 PACKAGE = Path(gacprof.__file__).parent
 ASVD = Path(__file__).parent / "fixtures" / "checkpoints" / "asvd_mha_r1"
 ORDER = (
     "core",
-    "gpus",
+    "hardware",
     "operators",
     "devices",
     "kernels",
@@ -83,7 +84,7 @@ def test_only_devices_and_operators_touch_cuda() -> None:
 
 @pytest.mark.parametrize("verb", LIGHT_VERBS)
 def test_a_plain_install_has_the_light_verbs(verb: str) -> None:
-    module = gacprof.MODULE_OF[VERBS[verb]]
+    module = source_of("gacprof").origins[VERBS[verb]]
     code = f"import sys, {module}; print(*sorted(set(sys.modules) & {HEAVY!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

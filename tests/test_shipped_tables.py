@@ -30,8 +30,8 @@ from gacprof.core.dtypes import TABLE as DTYPES_FILE
 from gacprof.core.dtypes import ElementType
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import read_table, shipped_table
-from gacprof.gpus.architectures import ARCHITECTURES
-from gacprof.gpus.datasheet import SHEET
+from gacprof.hardware.architectures import ARCHITECTURES
+from gacprof.hardware.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION
 from gacprof.kernels.names import NAMES
 from gacprof.kernels.penalties import TABLE as PENALTIES

@@ -24,7 +24,7 @@ import torch
 
 from gacprof.core.points import KernelRun
 from gacprof.devices.tracing import traced_kernels
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels.dispatch import DispatchTable, Section, load_table, shipped_tables
 from gacprof.virtual import questions
 from gacprof.virtual.ask import short_name

@@ -36,12 +36,15 @@ class Source(dict[str, Any]):
     def __init__(self, module: str) -> None:
         super().__init__()
         path = Path(gacprof.__file__).parents[1].joinpath(*module.split("."))
-        tree = ast.parse(path.with_suffix(".py").read_text(encoding="utf-8"))
+        file = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".py")
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         self.definitions: dict[str, ast.stmt] = {}
         self.origins: dict[str, str] = {}  # the module of each name that is imported from gacprof
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("gacprof."):
-                self.origins |= {alias.name: str(node.module) for alias in node.names}
+            if isinstance(node, ast.ImportFrom):
+                origin = f"gacprof.{node.module}" if node.level else str(node.module)
+                if origin.startswith("gacprof."):
+                    self.origins |= {alias.name: origin for alias in node.names}
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 self.definitions[node.targets[0].id] = node

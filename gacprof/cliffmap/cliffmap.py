@@ -24,7 +24,7 @@ from gacprof.core.files import plain, read_record, write_text
 from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.results import Table
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use, advice
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 
 if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts

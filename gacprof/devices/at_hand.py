@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from gacprof.gpus.datasheet import GPUS, GpuFacts
+from gacprof.hardware.datasheet import GPUS, GpuFacts
 
 
 def gpus() -> list[GpuFacts]:

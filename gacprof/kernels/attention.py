@@ -15,7 +15,7 @@ from typing import Any
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import Cause, SizeVerdict
-from gacprof.gpus.architectures import architecture_named
+from gacprof.hardware.architectures import architecture_named
 from gacprof.kernels.dispatch import (
     FLASH_MULTIPLE,
     SdpaAnswer,

@@ -20,7 +20,7 @@ from gacprof.core.verdicts import Bools, Ints, Verdicts
 from gacprof.kernels.penalties import worst_estimate
 
 if TYPE_CHECKING:
-    from gacprof.gpus.architectures import ArchitectureTiers
+    from gacprof.hardware.architectures import ArchitectureTiers
 
 Tiers = NDArray[np.int8]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from gacprof.core.dtypes import ITEMSIZE
 from gacprof.core.files import shipped_table
 from gacprof.core.sizes import Estimate, Use
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels import third_party
 
 TABLE = Path(__file__).with_name("penalties.toml")

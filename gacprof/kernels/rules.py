@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from gacprof.core.dtypes import STORED_AS, compute_dtype
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, SizeVerdict, Use
-from gacprof.gpus.architectures import tiers_of
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.architectures import tiers_of
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels import attention
 
 if TYPE_CHECKING:

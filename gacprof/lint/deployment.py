@@ -13,7 +13,7 @@ from gacprof.checkpoint.from_config import ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.storage import GROUPED, Storage, storage_named, storage_of_config
 from gacprof.core.errors import ConfigError, require_within
-from gacprof.gpus.datasheet import GpuFacts, find_gpu
+from gacprof.hardware.datasheet import GpuFacts, find_gpu
 from gacprof.kernels.requirements import Engine, load_answers, load_engine
 from gacprof.lint.judge import Judgement, judge_product
 from gacprof.lint.products import START_ROLES, rank_products, start_counts

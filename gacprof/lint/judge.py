@@ -12,7 +12,7 @@ from math import ceil, gcd, lcm
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gacprof.checkpoint.storage import TABLES
-from gacprof.gpus.architectures import ARCHITECTURE_TABLES
+from gacprof.hardware.architectures import ARCHITECTURE_TABLES
 from gacprof.kernels.requirements import Bounds, Requirement
 from gacprof.lint.products import HEAD_DIMS, RankProduct
 from gacprof.workload.products import plain_dtype

@@ -12,7 +12,7 @@ from gacprof.checkpoint.model import read_model
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json
 from gacprof.diagnosing.source import kernel_lines
-from gacprof.gpus.datasheet import GPUS
+from gacprof.hardware.datasheet import GPUS
 from gacprof.kernels.rules import Rules
 from gacprof.lint.accounting import gaps_of, with_gaps
 from gacprof.lint.deployment import ConfigDeployment, deploy

@@ -19,7 +19,7 @@ from gacprof.cliffmap.cliffmap import CliffMap, load_map, shipped_maps
 from gacprof.core.errors import ConfigError, GacprofError
 from gacprof.core.files import read_json, read_record, replacing, write_text
 from gacprof.core.formatting import counted
-from gacprof.gpus.datasheet import GPUS, NO_GPUS, gpu_facts
+from gacprof.hardware.datasheet import GPUS, NO_GPUS, gpu_facts
 from gacprof.reporting.figures import FAINT, INK, QUIET, STYLES, figures_of
 from gacprof.reporting.sections import RESULTS, WORDS, first_of, kind_of, section_of, steps_after
 

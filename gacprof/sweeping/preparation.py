@@ -11,7 +11,7 @@ from gacprof.core.errors import ConfigError
 from gacprof.core.points import Axis, Environment, Point
 from gacprof.devices.cuda import L2_FACTOR, MAX_CALLS, MAX_COLD_SHARE
 from gacprof.devices.memory import REPLICATE_OFFSET, moves, weight_bytes
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels.attention import AttentionCall, backend, release
 from gacprof.sweeping.engine import CurveSchedule
 

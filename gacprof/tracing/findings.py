@@ -9,7 +9,7 @@ from math import gcd
 from statistics import median
 from typing import Literal
 
-from gacprof.gpus.datasheet import GpuFacts
+from gacprof.hardware.datasheet import GpuFacts
 from gacprof.tracing.runs import VECTOR_BYTES, Run, best_alignment
 from gacprof.tracing.weights import CheckpointProducts
 

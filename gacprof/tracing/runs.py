@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from gacprof.core.dtypes import ITEMSIZE
-from gacprof.gpus.datasheet import GpuFacts
+from gacprof.hardware.datasheet import GpuFacts
 from gacprof.kernels.names import NAME_TABLES, PAD_ROLES, Kernel, parse
 from gacprof.tracing.recording import Launch, RecordedProduct
 

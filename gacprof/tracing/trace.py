@@ -12,7 +12,7 @@ from gacprof.checkpoint.inventory import Inventory
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import ConfigError, MeasurementError
 from gacprof.core.results import Table
-from gacprof.gpus.datasheet import GpuFacts, find_gpu, gpu_facts
+from gacprof.hardware.datasheet import GpuFacts, find_gpu, gpu_facts
 from gacprof.tracing.findings import Cause, MisalignedProduct, finding_on, neighbours_of
 from gacprof.tracing.recording import Recording
 from gacprof.tracing.runs import Kind, runs_of

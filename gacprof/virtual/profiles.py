@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gacprof.core.errors import GacprofError
-from gacprof.gpus.architectures import ARCHITECTURE_TABLES
-from gacprof.gpus.datasheet import GPU_TABLES, GPUS, gpu_row
+from gacprof.hardware.architectures import ARCHITECTURE_TABLES
+from gacprof.hardware.datasheet import GPU_TABLES, GPUS, gpu_row
 from gacprof.kernels.dispatch import plain_name
 
 ATTRIBUTES: dict[str, int] = GPU_TABLES["attributes"]

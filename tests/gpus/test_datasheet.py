@@ -10,8 +10,8 @@ import pytest
 
 from gacprof.core.errors import ConfigError
 from gacprof.devices.at_hand import gpus
-from gacprof.gpus.architectures import ARCHITECTURE_TABLES, Architecture, architecture_named
-from gacprof.gpus.datasheet import GPU_TABLES, GPUS, find_gpu, gpu_facts
+from gacprof.hardware.architectures import ARCHITECTURE_TABLES, Architecture, architecture_named
+from gacprof.hardware.datasheet import GPU_TABLES, GPUS, find_gpu, gpu_facts
 from gacprof.kernels.rules import Rules
 
 TEXTS = ("like", "name", "arch", "drivers")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.gpus.architectures import tiers_of
-from gacprof.gpus.datasheet import find_gpu
+from gacprof.hardware.architectures import tiers_of
+from gacprof.hardware.datasheet import find_gpu
 from gacprof.kernels.names import Kernel, parse
 
 PRODUCTS = Path(__file__).parents[1] / "fixtures" / "traces" / "products.csv"

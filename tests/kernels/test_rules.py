@@ -8,8 +8,8 @@ from golden_answers import is_verdict_frozen, read_golden, use_of, verdicts_answ
 from gacprof.core.errors import ConfigError
 from gacprof.core.sizes import TOLERANCE, Gemm, seems_safe
 from gacprof.core.verdicts import Verdicts
-from gacprof.gpus.architectures import ARCHITECTURE_TABLES, tiers_of
-from gacprof.gpus.datasheet import GPU_TABLES, GPUS
+from gacprof.hardware.architectures import ARCHITECTURE_TABLES, tiers_of
+from gacprof.hardware.datasheet import GPU_TABLES, GPUS
 from gacprof.kernels.rules import Rules
 
 GOLDENS = read_golden("rules")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels.names import parse
 from gacprof.tracing.kineto import read_kineto
 from gacprof.tracing.recording import Launch

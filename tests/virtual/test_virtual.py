@@ -13,7 +13,7 @@ import pytest
 from gacprof.cliffmap.build import build_map
 from gacprof.cliffmap.run_folder import RunFolder
 from gacprof.core.errors import GacprofError
-from gacprof.gpus.datasheet import GPUS, gpu_row
+from gacprof.hardware.datasheet import GPUS, gpu_row
 from gacprof.kernels.dispatch import FOLDER, load_table, shipped_tables
 from gacprof.virtual import run
 from gacprof.virtual.ask import dispatch

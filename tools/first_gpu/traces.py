@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.profiler import ProfilerActivity, profile, record_function
 from transformers import AutoModelForCausalLM
 
-from gacprof.gpus.datasheet import gpu_facts
+from gacprof.hardware.datasheet import gpu_facts
 from gacprof.kernels.dispatch import load_table
 from gacprof.virtual.questions import attention_inputs
 

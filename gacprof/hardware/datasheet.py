@@ -13,7 +13,7 @@ from typing import Any
 from gacprof.core.dtypes import DTYPES
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import shipped_table
-from gacprof.gpus.architectures import Architecture, architecture_named
+from gacprof.hardware.architectures import Architecture, architecture_named
 
 SHEET = Path(__file__).with_name("gpus.toml")
 NO_GPUS = ("any", "cpu", "cpu-amx")  # stand in place of a GPU: an open one, and CPUs

@@ -1,0 +1,53 @@
+"""What is public: type checkers read these imports, and they run when a name is first used."""
+
+from .check.bench import BenchResult as BenchResult
+from .check.bench import bench as bench
+from .check.perplexity import Perplexities as Perplexities
+from .check.perplexity import perplexity as perplexity
+from .check.verify import Verification as Verification
+from .check.verify import verify as verify
+from .checkpoint.load import load_model as load_model
+from .checkpoint.scan import scan as scan
+from .cliffmap.build import build_map as build_map
+from .cliffmap.cliffmap import CliffMap as CliffMap
+from .cliffmap.cliffmap import load_map as load_map
+from .cliffmap.cliffmap import shipped_maps as shipped_maps
+from .cliffmap.tables import candidates as candidates
+from .compress.align import align as align
+from .compress.compress import Compression as Compression
+from .compress.compress import compress as compress
+from .core.errors import GacprofError as GacprofError
+from .devices.at_hand import gpus as gpus
+from .diagnosing.diagnosis import Diagnosis as Diagnosis
+from .diagnosing.diagnosis import diagnose as diagnose
+from .diagnosing.explain import Explanation as Explanation
+from .diagnosing.explain import explain as explain
+from .diagnosing.safe_ranks import safe_ranks as safe_ranks
+from .diagnosing.source import open_source as open_source
+from .export.export import Exported as Exported
+from .export.export import export as export
+from .kernels.dispatch import DispatchTable as DispatchTable
+from .kernels.ncu import read_ncu as read_ncu
+from .lint.lint import lint as lint
+from .lint.report import LintGrid as LintGrid
+from .lint.report import LintReport as LintReport
+from .operators.own import operator as operator
+from .planning.pareto import pareto as pareto
+from .planning.plan import Plan as Plan
+from .planning.planner import plan as plan
+from .realigning.in_memory import realign_model as realign_model
+from .realigning.realign import realign as realign
+from .reporting.page import report as report
+from .reporting.tables import table as table
+from .sweeping.fleet import sweep_fleet as sweep_fleet
+from .sweeping.suite import Suite as Suite
+from .sweeping.suite import load_suite as load_suite
+from .sweeping.sweep import SweepSummary as SweepSummary
+from .sweeping.sweep import sweep as sweep
+from .tracing.trace import TraceReport as TraceReport
+from .tracing.trace import trace as trace
+from .virtual.ask import DispatchChanges as DispatchChanges
+from .virtual.ask import dispatch as dispatch
+from .virtual.run import virtual as virtual
+
+__version__: str
