@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, inf, log
+from math import hypot, inf, log, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -25,6 +25,7 @@ from gacprof.core.points import Axis, Environment, Flag
 from gacprof.core.results import Table
 from gacprof.core.sizes import TOLERANCE, Gemm, Interval, Side, SizeVerdict, Use, advice
 from gacprof.hardware.datasheet import gpu_facts
+from gacprof.kernels.penalties import PADDED_TO
 
 if TYPE_CHECKING:
     from gacprof.core.verdicts import Verdicts
@@ -34,18 +35,15 @@ MIN_BOUND = 1.01  # smaller bounds are rounding
 MAPS = Path(__file__).parents[1] / "maps"
 
 REQUIRED_DIMS = {"linear": frozenset("MNK")}
-PREFERRED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of calling
+MODEL_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # a model's own way of calling; others: off
     "cache": ("cold",),
     "layout": ("tn", "bhsd"),  # y = x · Wᵀ; heads stand before the tokens
     "backend": ("auto",),
     "mask": ("none",),
     "causal": (True,),
 }
-FORCED_FLAGS: Mapping[str, tuple[Flag, ...]] = {  # without these no curve is a model's call
-    "backend": ("auto",),
-    "mask": ("none",),
-    "offset": (0,),
-}
+FORCED_FLAGS = ("backend", "mask", "offset")  # a curve of other values is no model's call
+PREFILL_TOKENS = 64  # a call of fewer is one of decoding
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,33 @@ class Curve:
         """Return the sizes that have this verdict."""
         return [v.size for v in self.sizes if v.verdict == verdict]
 
+    @cached_property
+    def unusual(self) -> dict[str, Flag]:
+        """The flags that differ from :data:`MODEL_FLAGS`."""
+        flags = self.axis.flags.items()
+        return {n: v for n, v in flags if v not in MODEL_FLAGS.get(n, (False,))}
+
     @property
-    def strangeness(self) -> int:
-        """How many flags differ from :data:`PREFERRED_FLAGS`; 0 is how a model calls the
-        operator."""
-        flags = {"cache": "unknown", **self.axis.flags}
-        return sum(v not in PREFERRED_FLAGS.get(name, (False,)) for name, v in flags.items())
+    def is_forced(self) -> bool:
+        """Whether no model calls like this by itself: with masks, a backend by its name."""
+        return not self.unusual.keys().isdisjoint(FORCED_FLAGS)
+
+    @property
+    def label(self) -> str:
+        """The axis without the flags of a model's own call: ``linear K M=1 N=1024 bfloat16``."""
+        return replace(self.axis, flags=self.unusual).key
+
+    @property
+    def unlike_prefill(self) -> tuple[bool, bool, int, int, int]:
+        """What sorts curves by how much they are like a model's own prefill call, that one first:
+        other sides are aligned, the tokens and all else are many."""
+        fixed = self.axis.fixed
+        is_held_back = any(fixed.get(side, PADDED_TO) % PADDED_TO for side in "NK")
+        is_decode = fixed.get("M", fixed.get("q_len", PREFILL_TOKENS)) < PREFILL_TOKENS
+        strangeness = len(self.unusual)
+        if self.unusual.get("cache") == "warm":  # which a prefill hardly notices
+            strangeness -= 1
+        return is_held_back, is_decode, strangeness, -prod(fixed.values()), -len(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -211,11 +230,10 @@ class CliffMap(Table):
         """Return the curves of an operator over a dim, those that call as a model does first; none
         with a forced backend, with masks, or with memory off 16 bytes."""
         curves = []
-        for curve in sorted(self.curves, key=lambda curve: curve.strangeness):
+        for curve in sorted(self.curves, key=lambda curve: len(curve.unusual)):
             axis = curve.axis
             is_named = (axis.operator, axis.dim) == (operator, dim) and dtype in (None, axis.dtype)
-            is_free = all(axis.flags.get(k, v[0]) in v for k, v in FORCED_FLAGS.items())
-            if is_named and is_free and fixed.items() <= axis.fixed.items():
+            if is_named and not curve.is_forced and fixed.items() <= axis.fixed.items():
                 curves.append(curve)
         return curves
 
@@ -235,7 +253,7 @@ class CliffMap(Table):
     def _points(self) -> dict[tuple[int, int, int, str, bool], Interval]:
         """The latency of every product that was timed, by M, N, K, dtype and bias."""
         points = {}
-        for curve in sorted(self._linear, key=lambda curve: -curve.strangeness):
+        for curve in sorted(self._linear, key=lambda curve: -len(curve.unusual)):
             for verdict in curve.sizes:
                 point = curve.axis.point(verdict.size)
                 m, n, k = (point.dims[name] for name in "MNK")

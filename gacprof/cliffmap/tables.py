@@ -26,7 +26,7 @@ def candidates(
     size: int,
     sources: SizeSource | str | Path | Sequence[SizeSource | str | Path],
     *,
-    operator: str = "linear",
+    operator: str | None = None,
     dim: str = "N",
     dtype: str | None = None,
     fixed: Mapping[str, int] | Sequence[str] = (),
@@ -41,27 +41,27 @@ def candidates(
     sources
         A map (its file, run folder or shipped name) or a GPU's name; or several.
     operator
-        The operator that the size is for.
+        The operator that the size is for. By default attention for a head_dim, else linear.
     dim
         The operator's dimension that has this size, such as N or K.
     dtype
-        The type to compute in; needed where a map has curves of several. By default float16 on a
-        GPU.
+        The type to compute in. By default float16, or what a map has.
     fixed
-        The operator's other dimensions, as far as the map has curves for several: M=1 K=1024. By
-        default M=1024 K=4096 or 32 heads on a GPU.
+        The operator's other dimensions: M=1 K=1024. By default M=1024 K=4096 or 32 heads by rules,
+        in a map those of the curve that is most like a model's prefill.
     count
         How many sizes to list on either side, the size itself counted with the smaller ones.
 
     Returns
     -------
     list of SizeVerdict
-        Ascending; latency and penalty are those of the map on which the penalty is largest.
+        Ascending; each is the verdict of the source by which the penalty is largest, and its reason
+        names the curve of a map.
 
     Raises
     ------
     MapError
-        Where a map has no such curve around the size, or several; where no size is good.
+        Where a map has no such curve around the size; where no size is good.
     ConfigError
         Where a name is neither a map's nor a GPU's.
     """
@@ -69,14 +69,18 @@ def candidates(
         sources = [sources]
     require_within("size", size, MAX_DIM)
     require_within("count", count, MAX_DIM)
+    if dim == "rank":
+        raise MapError(f"a rank is N and K of two products: gacprof explain {size} --dim rank")
+    if operator is None:
+        operator = "attention" if dim == "head_dim" else "linear"
     others = dict(fixed) if isinstance(fixed, Mapping) else dims_of_words(fixed)
     answers = []
     for source in sources:
         if isinstance(source, str | Path):
             source = load_map(source) if is_map(source) else Rules(str(source))
         if isinstance(source, CliffMap):
-            curve = only_curve(source, size, source.curves_of(operator, dim, dtype, others))
-            answers.append(as_verdicts(curve.sizes, source.tolerance))
+            curves = source.curves_of(operator, dim, dtype, others)
+            answers.append(curve_verdicts(source, size, curves))
         else:
             answers.append(judged_sizes(source, size, operator, dim, dtype or "float16", others))
     common = sorted(set.intersection(*(set(answer.offered.tolist()) for answer in answers)))
@@ -131,13 +135,18 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
     return dims
 
 
-def only_curve(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
-    """The curve that covers the size. Raises :class:`MapError` where none does, or several."""
+def curve_verdicts(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Verdicts:
+    """The verdicts of the curve around a size that is most like a model's prefill, each with its
+    name. Raises :class:`MapError` where none covers the size."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
-    axes = {replace(curve.axis, flags={}) for curve in covering or curves or cliff_map.curves}
-    listed = "; ".join(sorted(f"{a.key}, {a.sizes[0]} … {a.sizes[-1]}" for a in axes))
     if not covering:
-        raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {listed}")
-    if len({axis.key for axis in axes}) > 1:
-        raise MapError(f"'{cliff_map.name}' has several, name dtype and other dims of {listed}")
-    return covering[0]  # several differ in flags alone: the one that calls as a model does
+        listed = {f"{c.label}, {c.axis.sizes[0]} … {c.axis.sizes[-1]}" for c in curves}
+        dims = {f"{curve.axis.operator} {curve.axis.dim}" for curve in cliff_map.curves}
+        has = "; ".join(sorted(listed or dims))
+        raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {has}")
+    curve = min(covering, key=lambda c: (c.axis.dtype != "float16", c.unlike_prefill))
+    named = []
+    for verdict in curve.sizes:
+        reasons = filter(None, (verdict.reason or verdict.kernel, curve.label))
+        named.append(replace(verdict, reason="; ".join(reasons)))
+    return as_verdicts(named, cliff_map.tolerance)

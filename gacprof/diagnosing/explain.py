@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -13,19 +14,20 @@ from gacprof.core.errors import ConfigError, require_within
 from gacprof.core.results import Result
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, seems_safe
 from gacprof.diagnosing.sizes import better_size, window_of
-from gacprof.diagnosing.source import choose_dtype, open_source
-from gacprof.workload.deployment import Tokens, workload
+from gacprof.diagnosing.source import choose_dtype, known_rows, open_source, rows_text
+from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import side_uses
 
 
 @dataclass(frozen=True)
 class Explanation(Result):
     """A verdict on a size and, unless it seems safe, on the next larger size that does. ``slower``
-    is the size's latency over the better one's, minus 1. ``warnings`` say what the answer does not
-    hold for."""
+    is the size's latency over the better one's, minus 1. ``question`` is what has the size, and the
+    call; ``warnings`` say what the answer does not hold for."""
 
     schema: ClassVar[str] = "gacprof.Explanation/1"
 
+    question: str
     source: str
     provenance: str
     now: SizeVerdict
@@ -104,23 +106,15 @@ def explain(
         refuse_uneven_heads(heads, kv_heads)
         if isinstance(size_source, Rules):
             warnings = (f"Causal prefill of one sequence of 1024 tokens. {SCOPE}",)
+        question = f"head_dim in {used_dtype}, {heads} query and {kv_heads} key heads"
         shape = heads, kv_heads, used_dtype
         # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
-        rows = workload(tokens, size_source)
-        if tokens is None:  # a map may hold such a product at some token counts only
-            counted_rows = {
-                count: often
-                for count, often in rows.items()
-                if size_source.sizes(uses_of(dim, other, {count: often}, used_dtype), low, high)
-            }
-            if counted_rows and counted_rows.keys() < rows.keys():
-                rows, counts = counted_rows, ", ".join(map(str, counted_rows))
-                warnings = (
-                    f"At {counts} tokens, at which {size_source.name} holds such a product.",
-                )
+        rows = known_rows(tokens, size_source, partial(uses_of, dim, other, dtype=used_dtype), size)
         uses = uses_of(dim, other, rows, used_dtype)
+        sides = {"N": f"K = {other}", "K": f"N = {other}", "rank": f"two factors of {other}"}
+        question = f"{dim} in {used_dtype}, {sides[dim]}, {rows_text(rows)}"
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better, slower = verdicts[0], None, None
@@ -132,4 +126,6 @@ def explain(
         slower = Interval(
             first.low / second.high - 1, first.value / second.value - 1, first.high / second.low - 1
         )
-    return Explanation(size_source.name, size_source.provenance, now, better, slower, warnings)
+    return Explanation(
+        question, size_source.name, size_source.provenance, now, better, slower, warnings
+    )

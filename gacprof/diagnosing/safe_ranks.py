@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gacprof.core.errors import MapError
+from gacprof.core.errors import ConfigError, MapError
 from gacprof.core.formatting import percent
-from gacprof.core.sizes import SizeSource, advice
+from gacprof.core.sizes import SizeSource, Use, advice
 from gacprof.core.verdicts import as_verdicts
-from gacprof.diagnosing.source import choose_dtype, open_source
-from gacprof.workload.deployment import Tokens, workload
+from gacprof.diagnosing.source import choose_dtype, known_rows, open_source, rows_text
+from gacprof.workload.deployment import Tokens
 from gacprof.workload.products import side_uses
 
 
@@ -38,7 +39,7 @@ def safe_ranks(
     source
         A map (file, run folder or shipped name) or a GPU's name.
     tokens
-        Token counts; by default those of the map.
+        Token counts, whose times are added; by default those of the map that hold such ranks.
     dtype
         The type of the products; by default the layer's, else the map's only one.
     low, high
@@ -49,6 +50,8 @@ def safe_ranks(
     ------
     MapError
         Where the source knows no rank of such a pair.
+    ConfigError
+        Where no rank lies from ``low`` to ``high``.
 
     Examples
     --------
@@ -65,16 +68,23 @@ def safe_ranks(
     size_source = open_source(source)
     stored = getattr(getattr(layer, "weight", layer), "dtype", "float16")
     used_dtype = choose_dtype(size_source, dtype, stored)
-    rows = workload(tokens, size_source)
-    uses = side_uses("N", in_features, rows, used_dtype)  # of the first factor
-    uses += side_uses("K", out_features, rows, used_dtype)
     first = low or 1
     last = min(high or break_even_rank(out_features, in_features), out_features, in_features)
+    if not 1 <= first <= last:
+        raise ConfigError(f"ranks from {first} to {last}: there is none for {shape}")
+
+    def uses_at(rows: Mapping[int, float]) -> list[Use]:
+        first_factor = side_uses("N", in_features, rows, used_dtype)
+        return first_factor + side_uses("K", out_features, rows, used_dtype)
+
+    rows = known_rows(tokens, size_source, uses_at, first, last)
+    uses = uses_at(rows)
     ranks = size_source.sizes(uses, first, last)
     if not ranks:
         raise MapError(
             f"{size_source.name} knows no rank from {first} to {last} of {out_features}×"
-            f"{in_features} in {used_dtype}: {advice(size_source, f' --ranks {first} {last}')}"
+            f"{in_features} in {used_dtype} at {rows_text(rows)}: name other tokens, or "
+            f"{advice(size_source, f' --ranks {first} {last}')}"
         )
     verdicts = as_verdicts(size_source.judge(uses, ranks), size_source.tolerance)
     safe = verdicts.offered.tolist()

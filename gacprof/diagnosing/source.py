@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError
-from gacprof.core.sizes import SizeSource
+from gacprof.core.sizes import SizeSource, Use
 from gacprof.kernels.attention import ATTENTION_DTYPES
 from gacprof.workload.deployment import Tokens, workload
 from gacprof.workload.products import Products, plain_dtype
@@ -65,6 +66,29 @@ def choose_dtype(source: SizeSource, dtype: object, usual: object) -> str:
     if len(dtypes) > 1:
         raise MapError(f"{source.name} holds {', '.join(dtypes)}: name one of them as dtype")
     return dtypes[0]
+
+
+def known_rows(
+    tokens: Tokens | None,
+    source: SizeSource,
+    uses_at: Callable[[Mapping[int, float]], Sequence[Use]],
+    low: int,
+    high: int | None = None,
+) -> dict[int, float]:
+    """Return the workload that is named, else the source's token counts at which it knows sizes
+    from ``low`` to ``high`` (None: ``low`` alone): a map may hold a product at one count only."""
+    rows = workload(tokens, source)
+    known = {}
+    for count, often in rows.items():
+        if source.sizes(uses_at({count: often}), low, high or low):
+            known[count] = often
+    return rows if tokens is not None else known or rows
+
+
+def rows_text(rows: Mapping[int, float]) -> str:
+    """Say how many tokens calls have: ``16 tokens``, ``1 and 1024 tokens together``."""
+    together = " together" if len(rows) > 1 else ""
+    return f"{' and '.join(map(str, rows))} tokens{together}"
 
 
 def attention_dtype(products: Products) -> str:

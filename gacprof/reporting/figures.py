@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from gacprof.cliffmap.cliffmap import CliffMap, Curve
-from gacprof.reporting.sections import axis_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +93,7 @@ def staircase(cliff_map: CliffMap, curve: Curve) -> Figure:
     parts = split_at_gaps([verdict.size for verdict in curve.sizes])
     longest = max(sqrt(len(part)) for part in parts)
     widths = [max(sqrt(len(part)), longest / 6) for part in parts]
-    title = f"{axis.operator}: latency over {axis.dim} on {device}\n{axis_text(axis)}"
+    title = f"{axis.operator}: latency over {axis.dim} on {device}\n{curve.label}"
     figure, panels = new_figure(title, widths)
     set_latency_axis(panels[0], curve)
     for axes, part, width in zip(panels, parts, widths, strict=True):

@@ -25,7 +25,6 @@ from gacprof.core.formatting import (
     sizes_text,
     time_interval,
 )
-from gacprof.core.points import Axis
 from gacprof.core.sizes import Estimate, Interval, SizeVerdict
 from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from gacprof.tracing.findings import MisalignedProduct
     from gacprof.virtual.ask import DispatchChange
 
-# values of flags that are left out where an axis is named: a model's own way of calling
-USUAL_FLAGS = (False, 0, "cold", "tn", "auto", "none")
 CLIFFS_SHOWN = 4
 MAX_GAPS = 8  # more of what was not accounted for is told by --json
 # calls of attention that are shown, of 1024 keys and one sequence with 32 query heads
@@ -271,12 +268,6 @@ def certificate_text(plan: gacprof.Plan) -> str:
     return f"{gains[plan.objective]}: {best}."
 
 
-def axis_text(axis: Axis) -> str:
-    """An axis without the flags that are off or usual: ``linear K M=1 N=1024 bfloat16``."""
-    flags = {name: value for name, value in axis.flags.items() if value not in USUAL_FLAGS}
-    return replace(axis, flags=flags).key
-
-
 def map_section(cliff_map: gacprof.CliffMap) -> Section:
     """The curves of a map: multiples, safe sizes, cliffs; a virtual GPU's: kernels."""
     curves = cliff_map.curves
@@ -293,7 +284,7 @@ def map_section(cliff_map: gacprof.CliffMap) -> Section:
         remark = "A virtual GPU has kernels and no latencies: no size is safe or misaligned by it."
         for curve in curves:
             kernels = {verdict.size: verdict.kernel or verdict.reason for verdict in curve.sizes}
-            rows += kernel_rows(axis_text(curve.axis), kernels)
+            rows += kernel_rows(curve.label, kernels)
         return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
         shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
@@ -301,7 +292,7 @@ def map_section(cliff_map: gacprof.CliffMap) -> Section:
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
         multiple = str(curve.multiple or "")
-        rows.append((axis_text(curve.axis), multiple, safe, *numbers, cliffs_text))
+        rows.append((curve.label, multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
     remark = REMARKS["undecided"].format(tolerance=percent(cliff_map.tolerance))
@@ -481,7 +472,7 @@ def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
     """Sizes that may be chosen."""
-    headline = "Each may be chosen: safe, or undecided by noise or for want of a measurement alone."
+    headline = "Each may be chosen: safe, or nothing that is known speaks for a larger size."
     rows = [(*verdict_cells(verdict), verdict.reason) for verdict in verdicts]
     return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
@@ -489,7 +480,8 @@ def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
 def explanation_section(explanation: gacprof.Explanation) -> Section:
     """A size beside the next better one."""
     now, better = explanation.now, explanation.better
-    headline = f"{now.size} is {now.verdict}"
+    dim, _, call = explanation.question.partition(" ")
+    headline = f"{dim} {now.size} is {now.verdict}"
     if better is not None and now.verdict == "misaligned":
         headline += f": take {better.size}"
     headline += f". {sentence(explanation.provenance)}"
@@ -500,7 +492,7 @@ def explanation_section(explanation: gacprof.Explanation) -> Section:
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
         rows.append((*verdict_cells(verdict), time, verdict.reason))
     columns = ("size", "verdict", "penalty", "latency", "served by")
-    remarks = [*explanation.warnings, *estimates_text([now])]
+    remarks = [f"Asked: {dim} {call}.", *explanation.warnings, *estimates_text([now])]
     title = f"Size {now.size} on {explanation.source}"
     return Section(title, headline, columns, rows, remarks)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from math import gcd, lcm, prod
+from math import gcd, lcm
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import pandas as pd
 
-from gacprof.cliffmap.cliffmap import PREFERRED_FLAGS, CliffMap, Curve
+from gacprof.cliffmap.cliffmap import CliffMap, Curve
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
@@ -35,7 +35,6 @@ from gacprof.workload.products import side_uses
 SIDES: tuple[Literal["N", "K"], ...] = ("N", "K")
 MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
 TOKENS, SIDE, HEADS = 1024, 4096, 32  # of the calls that rules are asked about: a model's prefill
-PREFILL_TOKENS = 64  # a call of fewer is one of decoding
 NORMS = ("rms_norm", "layer_norm", "softmax")
 KERNELS_NAMED = 2  # of those that serve sizes of one kind
 FIRST_ROW = 128  # shorter rows fit into one warp, whatever their alignment
@@ -118,28 +117,17 @@ def write_table(frame: pd.DataFrame, out: Path) -> None:
 
 def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
     """The curve of each operator, dtype and dim that is most like a model's own prefill call."""
-
-    def unlike_prefill(curve: Curve) -> tuple[bool, bool, int, int, int]:
-        fixed = curve.axis.fixed
-        is_held_back = any(fixed.get(side, PADDED_TO) % PADDED_TO for side in "NK")
-        is_decode = fixed.get("M", fixed.get("q_len", PREFILL_TOKENS)) < PREFILL_TOKENS
-        is_warm = curve.axis.flags.get("cache") == "warm"  # which a prefill hardly notices
-        strangeness = curve.strangeness - is_warm
-        return is_held_back, is_decode, strangeness, -prod(fixed.values()), -len(curve.sizes)
-
     best: dict[tuple[str, str, str], Curve] = {}
-    for curve in sorted(curves, key=unlike_prefill):
-        if curve.axis.flags.get("backend", "auto") != "auto":
-            continue  # which no model asks for by name
-        best.setdefault((curve.axis.operator, curve.axis.dtype, curve.axis.dim), curve)
+    for curve in sorted(curves, key=lambda curve: curve.unlike_prefill):
+        if not curve.is_forced:
+            best.setdefault((curve.axis.operator, curve.axis.dtype, curve.axis.dim), curve)
     return [*best.values()]
 
 
 def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     """What a curve of a map says."""
     axis = curve.axis
-    usual = PREFERRED_FLAGS  # a model's own call has these
-    flags = {n: v for n, v in axis.flags.items() if v not in usual.get(n, (False,))}
+    calls = {**axis.fixed, **curve.unusual}
     multiple = curve.multiple
     failed = [v for v in curve.sizes if v.cause == "failed"]
     if multiple is not None and failed:  # sizes that were refused: a multiple of it must run
@@ -149,7 +137,7 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
         "operator": axis.operator,
         "dtype": axis.dtype,
         "dim": axis.dim,
-        "curve": " ".join(f"{name}={value}" for name, value in {**axis.fixed, **flags}.items()),
+        "curve": " ".join(f"{name}={value}" for name, value in calls.items()),
         "first": axis.sizes[0],
         "last": axis.sizes[-1],
         "multiple": multiple,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import gacprof
-from gacprof.cliffmap.cliffmap import load_map
+from gacprof.cliffmap.cliffmap import load_map, shipped_maps
 from gacprof.cliffmap.tables import candidates
 from gacprof.core.errors import GacprofError, MapError
 from gacprof.core.sizes import TOLERANCE, seems_safe
@@ -42,11 +42,10 @@ def test_candidates_of_several_maps_are_safe_on_all() -> None:
     [
         (107, {"dim": "N", "dtype": "bfloat16"}),
         (10_000, {"dim": "N"}),
-        (4_050, {"dim": "N"}),  # M = 1 and M = 512
         (107, {"operator": "no such"}),
     ],
 )
-def test_a_curve_that_is_none_or_several_is_refused(size: int, options: dict[str, str]) -> None:
+def test_a_size_that_no_curve_covers_is_refused(size: int, options: dict[str, str]) -> None:
     with pytest.raises(MapError):
         candidates(size, "a100-published", **options)
 
@@ -61,7 +60,26 @@ def test_the_last_size_of_a_curve_has_candidates() -> None:
     curve = max(curves, key=lambda curve: curve.sizes[-1].size)
     last, fixed = curve.sizes[-1].size, curve.axis.fixed
     verdicts = candidates(last, "cpu-example", dim="K", fixed=fixed)
-    assert verdicts == [v for v in curve.sizes if v.verdict == "safe"][-2:]
+    assert [v.size for v in verdicts] == curve.with_verdict("safe")[-2:]
+
+
+def test_of_several_curves_that_of_a_prefill_answers_and_is_named() -> None:
+    several = load_map("a100-published").curves_of("linear", "N")
+    assert {curve.axis.fixed["M"] for curve in several} == {1, 512}
+    assert all("M=512" in v.reason for v in candidates(4_050, "a100-published"))
+
+
+@pytest.mark.parametrize("name", shipped_maps())
+def test_what_is_known_at_some_token_counts_is_known_without_naming_one(name: str) -> None:
+    source = load_map(name)
+    for curve in source.curves_of("linear", "K"):
+        if curve.axis.dtype != "float16" or curve.unusual.keys() - {"cache"}:
+            continue
+        tokens, other = curve.axis.fixed["M"], curve.axis.fixed["N"]
+        for size in curve.axis.sizes[::16]:
+            options: dict[str, Any] = {"dim": "K", "other": other, "dtype": "float16"}
+            if explain(size, source, **options, tokens=[tokens]).now.verdict != "unknown":
+                assert explain(size, source, **options).now.verdict != "unknown"
 
 
 @pytest.mark.parametrize("word", ["M=x", "M", "M=", "M=-1", "=512", "M=1.5", ""])
