@@ -22,6 +22,7 @@ from gacprof.checkpoint.config import effective_config
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, is_derived
 from gacprof.checkpoint.layers import parameter_names, put_own_layers, set_parameter
 from gacprof.checkpoint.scan import inventory_of
+from gacprof.checkpoint.tensor_fit import factors_hint
 from gacprof.checkpoint.tensors import read_tensor
 from gacprof.core.dtypes import MULTIPLIED, dtype_name
 from gacprof.core.errors import CheckpointError, ConfigError
@@ -96,7 +97,6 @@ def quantised_model(
     inventory: Inventory, dtype: torch.dtype, device: torch.device | str
 ) -> nn.Module:
     """Load quantised weights by transformers and the library of the tool that made them."""
-    transformers.utils.logging.disable_progress_bar()
     with one_line_errors(inventory):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             inventory.folder,
@@ -139,7 +139,12 @@ def widest_dtype(inventory: Inventory) -> torch.dtype:
 
 @contextlib.contextmanager
 def one_line_errors(inventory: Inventory) -> Iterator[None]:
-    """Raise what a library raises inside as one line that names the checkpoint."""
+    """Raise what a library raises inside as one line that names the checkpoint, without its
+    reports."""
+    logging = transformers.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
     try:
         yield
     except Exception as error:
@@ -147,6 +152,8 @@ def one_line_errors(inventory: Inventory) -> Iterator[None]:
             f"{inventory.path}: transformers {transformers.__version__} does not run this model of "
             f"type '{inventory.config.get('model_type')}': {first_line(error)}"
         ) from error
+    finally:
+        logging.set_verbosity(level)
 
 
 def build_skeleton(inventory: Inventory, dtype: torch.dtype) -> Any:
@@ -264,6 +271,6 @@ def with_weights(model: Any, state: dict[str, torch.Tensor], inventory: Inventor
     if odd:
         raise CheckpointError(
             f"{inventory.path}: its config names another model than its tensors: "
-            f"{min(map(str, odd))} stands in one of them only"
+            f"{min(map(str, odd))} stands in one of them only{factors_hint(inventory)}"
         )
     return model

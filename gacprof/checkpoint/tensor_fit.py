@@ -67,8 +67,20 @@ def unrecognised(inventory: Inventory) -> list[Gap]:
     if not described.modules:
         described = inventory  # no config says what there should be
     resized = {template_of(module.name) for module in inventory.modules if module.dims}
-    gaps = list(tensor_gaps(described, inventory))
+    gaps = [*tensor_gaps(described, inventory), *factor_gaps(inventory)]
     return [gap for gap in gaps if gap.kind != "size" and gap.name not in resized]
+
+
+def factor_gaps(inventory: Inventory) -> Iterator[Gap]:
+    """Return products in several matrices that no layout names: factors of an unknown tool."""
+    parts: dict[str, list[str]] = {}
+    for module in inventory.modules:
+        product = parent_of(module.name)
+        if module.role == "other" and not module.dims and role_of(product) != "other":
+            parts.setdefault(product, []).append(module.name)
+    for product, names in parts.items():
+        if len(names) > 1:
+            yield Gap("factors", template_of(product), f"{shown(product)} is {' and '.join(names)}")
 
 
 def factors_hint(inventory: Inventory) -> str:

@@ -17,9 +17,18 @@ from gacprof.checkpoint.coverage import Gap, key_gaps
 from gacprof.checkpoint.from_config import TABLES, ConfigSizes, inventory_of_sizes
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.storage import PLAIN
-from gacprof.checkpoint.tensor_fit import bias_gaps, fit, odd_layers, part_gaps, tensor_gaps
+from gacprof.checkpoint.tensor_fit import (
+    bias_gaps,
+    factor_gaps,
+    fit,
+    odd_layers,
+    part_gaps,
+    tensor_gaps,
+    unrecognised,
+)
 from gacprof.core.errors import ConfigError
 
+ASVD = Path(__file__).parents[1] / "fixtures" / "checkpoints" / "asvd_mha_r1"
 KNOWN_HOLES = {"jetmoe": "attention whose q and o are routed to experts"}
 """Types some of whose products no row of families.toml describes. The list may only shrink."""
 NO_CLASS = {"pixtral", "qwen3_omni_moe", "step3p5"}
@@ -67,6 +76,7 @@ def gaps_of(config: Any) -> list[Gap]:
     stored = inventory_of(without_weights(config))
     described = inventory_of_sizes(sizes)
     gaps = [*tensor_gaps(described, stored), *part_gaps(sizes, described, stored)]
+    gaps += factor_gaps(stored)
     return [*gaps, *bias_gaps(sizes, stored), *odd_layers(sizes, PLAIN, stored)]
 
 
@@ -137,6 +147,19 @@ def test_factors_under_unknown_names_are_foreign_and_leave_a_product_without_ten
     gaps = gaps_in(tmp_path, factored)
     names = [f"model.layers.#.self_attn.q_proj.{factor}" for factor in ("up", "down")]
     assert gaps == {*(("tensor", name) for name in names), ("product", "q")}
+
+
+def test_factors_under_unknown_names_are_gaps_where_no_config_describes_the_model(
+    tmp_path: Path,
+) -> None:
+    """The config of a tool's own model says nothing of its products."""
+    factored = llama()
+    q = "model.layers.0.self_attn.q_proj"
+    del factored[f"{q}.weight"]
+    factored |= {f"{q}.left.weight": (512, 119), f"{q}.right.weight": (119, 512)}
+    stored = scan(checkpoint(tmp_path, factored, {**LLAMA, "truncation_ranks": {}}))
+    assert [gap.kind for gap in unrecognised(stored)] == ["factors"]
+    assert not unrecognised(scan(ASVD))
 
 
 def test_factors_that_a_layout_knows_count_as_their_dense_weight(tmp_path: Path) -> None:
