@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from gacprof.cli.verbs import command
 from gacprof.core.formatting import counted
 from gacprof.reporting.sections import next_step
 
 WRITERS = ("plan", "dispatch", "lint", "table")  # besides those below
-CARRIED = {
-    "diagnose": ("tp", "ep", "dtype", "tokens", "factors"),
-    "plan": ("factors",),
-    "realign": ("factors",),
-}
-"""Options of a verb that its next step needs as well."""
 
 
 def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[str]:
@@ -35,27 +31,36 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
         return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
     if verb == "realign":
         text = realigned_text(arguments["checkpoint"], result)
-        return [text + carried_text(verb, arguments)]
+        return [text + step_text(verb, arguments, verb, aligned=result)]
     if verb == "map build":
         path = out or Path(arguments["run"]) / "cliffmap.json"
-        return [f"Wrote {quote(str(path))}. {next_step(result.schema, source=path)}"]
+        return [
+            f"Wrote {quote(str(path))}. " + step_text(verb, arguments, result.schema, source=path)
+        ]
     if verb == "diagnose" and result.counts["misaligned"]:
-        step = next_step(result.schema, model=result.checkpoint, source=arguments["source"])
-        return [step + carried_text(verb, arguments)]
+        return [step_text(verb, arguments, result.schema)]
     if verb == "plan" and result.sizes:
-        step = next_step(result.schema, model=result.checkpoint, plan=out)
-        return [f"Wrote {quote(str(out))}. {step}{carried_text(verb, arguments)}"]
+        return [f"Wrote {quote(str(out))}. " + step_text(verb, arguments, result.schema, plan=out)]
+    if verb == "verify" and result.ok:
+        return [step_text(verb, arguments, result.schema, aligned=result.other)]
     paths = (out, arguments.get("sarif"))
     return [f"Wrote {path}." for path in paths if path and verb in WRITERS]
 
 
-def carried_text(verb: str, arguments: Mapping[str, Any]) -> str:
-    """The options that the next step needs as well, as they were given."""
-    text = ""
-    for name in CARRIED[verb]:
+def step_text(verb: str, arguments: Mapping[str, Any], schema: str, **names: Any) -> str:
+    """The step behind a verb's result, with the options of the verb that it takes as well."""
+    for name, argument in (("model", "checkpoint"), ("source", "source")):
+        value = arguments.get(argument)
+        if value is not None:
+            names.setdefault(name, getattr(value, "path", value))
+    text = next_step(schema, **names)
+    takes = inspect.signature(command(text.split()[2])).parameters
+    for name, parameter in inspect.signature(command(verb)).parameters.items():
         value = arguments.get(name)
-        words = [] if value is None else [value] if isinstance(value, str | int) else [*value]
-        text += "".join(f" {quote(str(word))}" for word in (f"--{name}", *words)) if words else ""
+        is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "out"
+        if is_option and name in takes and value is not None:
+            words = value if isinstance(value, tuple) else (value,)
+            text += " ".join(["", f"--{name}", *(quote(str(word)) for word in words)])
     return text
 
 
@@ -74,5 +79,4 @@ def realigned_text(checkpoint: Any, folder: Path) -> str:
         changes.append(f"{counted(len(record['merged']), 'factor pair')} multiplied out")
     change = after.parameters / before.parameters - 1
     changes.append(f"{100 * change:+.1f} % parameters")
-    step = next_step("realign", model=before.path, aligned=folder)
-    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. {step}"
+    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. "
