@@ -75,8 +75,9 @@ def read_weights(path: Path) -> Contents:
         contents = read_safetensors(path)
     else:
         raise CheckpointError(
-            f"{path} is neither safetensors nor a zipped torch.save file: fetch it again ('git lfs "
-            "pull' where it is a pointer), or save it again with torch 1.6 or later"
+            f"{path} is neither safetensors nor a zipped torch.save file: name a model's folder or "
+            "its weights, or fetch them again (a pointer: 'git lfs pull'; older than torch 1.6: "
+            "save again)"
         )
     _check_bounds(path, contents)
     return contents

@@ -22,6 +22,8 @@ KEPT = {
     "sweep": "Finished blocks are kept in its run folder: go on with its --out and --resume",
     "compress": "Finished layers are kept: the same command goes on with the others",
 }
+NUMBERS = {",": ": several stand apart, 2 4", "%": ": write a share, such as 0.85"}
+"""What to write for a number, by a sign that it has not."""
 NOT_KEPT = "No file is half written: run it again"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -41,7 +43,8 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         what = parameter_help(verb, name).partition(". ")[0].rstrip(".")
         if error.keyword in words:
             return f"{error.keyword} needs a value: {what}"
-        return f"{verb} needs {label}: {what}. Example: gacprof {EXAMPLES[verb]}"
+        order = " Name it before options that take several." if words else ""
+        return f"{verb} needs {label}: {what}.{order} Example: gacprof {EXAMPLES[verb]}"
     if isinstance(error, RepeatArgumentError):
         option = error.token.keyword or label
         names = [" and ".join(names) for names in OPTION_NAMES.values() if option in names]
@@ -54,8 +57,10 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         return f"'{token}' is one word too many{why}: see gacprof {verb} --help"
     if isinstance(error, CoercionError) and error.token:
         option = error.token.keyword or label
-        if error.target_type is float:
-            return f"{option}: '{error.token.value}' is no number"
+        if error.target_type in (int, float):
+            hints = [hint for sign, hint in NUMBERS.items() if sign in error.token.value]
+            number = "number" if error.target_type is float else "whole number"
+            return f"{option}: '{error.token.value}' is no {number}{''.join(hints)}"
         if error.token.keyword is None:
             return f"{option}: {error}"
     if isinstance(error, UnknownOptionError):

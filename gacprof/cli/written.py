@@ -37,7 +37,7 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
         return [
             f"Wrote {quote(str(path))}. " + step_text(verb, arguments, result.schema, source=path)
         ]
-    if verb == "diagnose" and result.counts["misaligned"]:
+    if verb == "diagnose" and any(f.action in ("pad", "merge") for f in result.dims):
         return [step_text(verb, arguments, result.schema)]
     if verb == "plan" and result.sizes:
         return [f"Wrote {quote(str(out))}. " + step_text(verb, arguments, result.schema, plan=out)]

@@ -164,7 +164,8 @@ def advice(source: SizeSource, options: str = "") -> str:
     otherwise of a virtual GPU, which no sweep times."""
     gpu = getattr(source, "virtual_gpu", None)
     if gpu is None:
-        return f"measure it by 'gacprof sweep --model MODEL{options}'"
+        sweep = f"measure it by 'gacprof sweep --model MODEL{options}'"
+        return f"{sweep}, or ask a GPU's rules (--gpu h100, no times)"
     return f"ask the rules (--gpu {gpu}, no times) or sweep a real GPU, for this one was virtual"
 
 

@@ -49,8 +49,8 @@ class Plan(Table):
     """A plan: sizes for the dims of the checkpoint that ``fingerprint`` names.
 
     ``parameters`` and ``nbytes`` are the checkpoint's, before and after; ``latency_us`` is that of
-    the products that dims feed, None where one is not known. ``limits`` are the user's, on all
-    weights and products.
+    all products, None where one is not known. ``limits`` are the user's, on all weights and
+    products.
 
     The certificate: of all compared options no choice within the limits has a value above
     ``bound``. ``value`` and ``bound`` are of all choices, and of the whole checkpoint's parameters.

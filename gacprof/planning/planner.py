@@ -224,7 +224,7 @@ def _require_within_limits(limits: Limits, takes: Sequence[float], what: str) ->
 def _check(table: SizeTable, chosen: Plan) -> None:
     """Raise :class:`PlanError` where a plan breaks a promise, whatever path led to it: its limits,
     that realigning takes every size, and that the source (or an engine) knows of some."""
-    inventory, products = table.products.inventory, table.products
+    inventory = table.products.inventory
     sizes = {choice.dim: choice.after for choice in chosen.choices}
     refusal = sizes_refusal(inventory, sizes)
     if refusal:
@@ -237,8 +237,7 @@ def _check(table: SizeTable, chosen: Plan) -> None:
         )
     takes = {"parameters": float(chosen.parameters[1]), "bytes": float(chosen.nbytes[1])}
     if "latency_us" in chosen.limits:
-        time = products.time_us(table.source, inventory.modules, sizes)
-        takes["latency_us"] = inf if time is None else time.value
+        takes["latency_us"] = chosen.latency_us[1].value if chosen.latency_us else inf
     amounts = [takes[name] for name in chosen.limits]
     _require_within_limits(chosen.limits, amounts, "the plan")
 
@@ -276,9 +275,8 @@ def _plan_of(
     tensors = list(inventory.tensors.values())
     parameters, nbytes = footprint(inventory, tensors)
     new_parameters, new_nbytes = footprint(inventory, tensors, sizes, inventory.modules)
-    modules = [module for module in inventory.modules if sizes.keys() & set(module.dims)]
-    us_before = products.time_us(table.source, modules)
-    us_after = products.time_us(table.source, modules, sizes)
+    us_before = products.time_us(table.source, inventory.modules)
+    us_after = products.time_us(table.source, inventory.modules, sizes)
     choices = []
     for name, size in sizes.items():
         dim = inventory.dim(name)

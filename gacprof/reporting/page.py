@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
 WHICH_CURVES = "of each operator, dim and type the one with the highest penalty. The table has all."
+MAX_NAMES = 3  # of models and devices in a title
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
 
 
@@ -52,6 +53,8 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
     ------
     GacprofError
         For a file that is none of these.
+    OSError
+        For one that is not there.
     """
     folder = Path(out)
     results = {str(artefact): read_artefact(Path(artefact)) for artefact in artefacts}
@@ -88,7 +91,7 @@ def read_artefact(path: Path) -> Any:
         return load_map(path)
     try:
         data = read_json(path)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise GacprofError(f"{path} cannot be read as JSON: {error}") from None
     if isinstance(data, list):
         return pd.DataFrame(data)
@@ -119,7 +122,7 @@ def title_of(results: Iterable[Any]) -> str:
         models += [Path(name).name for name in names]
         devices.append(device_of(result))
     parts = (dict.fromkeys(filter(None, names)) for names in (models, devices))
-    return " on ".join(first_of([*part]) for part in parts if part) or "gacprof report"
+    return " on ".join(first_of([*part], MAX_NAMES) for part in parts if part) or "gacprof report"
 
 
 def device_of(result: Any) -> str:

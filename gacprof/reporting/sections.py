@@ -52,6 +52,8 @@ OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a tabl
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
 MAX_CHANGES = 40  # of two releases; --json has all
+MAX_UNKNOWN = 3  # names of kernels
+MAX_SERVED = 3  # commands below a grid
 MAX_PRODUCTS = 20  # of a trace; --json has all
 WORDS_FILE = Path(__file__).parent / "words.toml"
 WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
@@ -190,11 +192,15 @@ def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
             "'{module}.up.weight' '{module}.down.weight'. Of the rest:"
         )
     counts, sizes = diagnosis.counts, counted(len(diagnosis.dims), "size")
+    padded = sum(finding.action == "pad" for finding in diagnosis.dims)
     if not diagnosis.dims:
         sentences.append("No size may change.")
     elif counts["misaligned"]:
         wrong = f"{counts['misaligned']} of {sizes} that may change are misaligned"
         sentences.append(f"{wrong}: pad them, or let gacprof plan choose.")
+    elif padded:
+        slower = f"{padded} of {sizes} that may change are mostly slower than padded"
+        sentences.append(f"{slower}: pad them, or let gacprof plan choose.")
     elif not counts["unknown"]:
         sentences.append(f"None of {sizes} that may change is surely misaligned.")
     merged = sum(finding.action == "merge" for finding in diagnosis.dims)
@@ -202,15 +208,19 @@ def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
         sentences.append(f"Faster multiplied out: {counted(merged, 'factor pair')}.")
     if counts["undecided"]:
         sentences.append(f"{counts['undecided']} undecided.")
-    if counts["unknown"]:
-        sentences.append(unknown_text(diagnosis, counts["unknown"], sizes))
+    unknown = [f.dim.name for f in diagnosis.dims if f.now.verdict == "unknown"]
+    if unknown:
+        sentences.append(unknown_text(diagnosis, unknown, sizes))
     return " ".join(sentences)
 
 
-def unknown_text(result: gacprof.Diagnosis | gacprof.Plan, number: int, sizes: str) -> str:
+def unknown_text(
+    result: gacprof.Diagnosis | gacprof.Plan, unknown: Sequence[str], sizes: str
+) -> str:
     """How sizes that a source does not know become known."""
+    lack = f"{result.source} does not know {len(unknown)} of {sizes} ({first_of(unknown)})"
     command = f"gacprof sweep --model {quote(result.checkpoint)}"
-    return f"{result.source} does not know {number} of {sizes}: measure them by {command}."
+    return f"{lack}: measure them by {command}, or ask a GPU's rules (--gpu, no times)."
 
 
 def plan_section(plan: gacprof.Plan) -> Section:
@@ -221,9 +231,9 @@ def plan_section(plan: gacprof.Plan) -> Section:
     headline = f"{len(plan.sizes)} of {sizes} change; {change}."
     if not plan.sizes:
         headline = f"None of {sizes} changes; parameters stay {before:,}."
-    verdicts = Counter(choice.verdict for choice in plan.choices)
-    if verdicts["unknown"]:
-        headline += f" {unknown_text(plan, verdicts['unknown'], sizes)}"
+    unknown = [choice.dim for choice in plan.choices if choice.verdict == "unknown"]
+    if unknown:
+        headline += f" {unknown_text(plan, unknown, sizes)}"
     rows: list[Row] = []
     for choice in plan.choices:
         if choice.after != choice.before:
@@ -233,15 +243,15 @@ def plan_section(plan: gacprof.Plan) -> Section:
     if any(choice.verdict == "undecided" for choice in plan.choices if choice.dim in plan.sizes):
         remarks.append("Undecided sizes: whether they are safe only a measurement tells.")
     if plan.latency_us is not None:
-        remarks += total_text("Products that dims feed, before", plan.latency_us[0])
-        remarks += total_text("Products that dims feed, after", plan.latency_us[1])
+        remarks += total_text("Products as they are", plan.latency_us[0])
+        remarks += total_text("Products after the plan", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     if plan.not_compared:
         missing = counted(plan.not_compared, "joint size")
         remarks.append(f"Not compared: {missing} of dims that others meet.")
-    unknown = sum(choice.loss is None for choice in plan.choices)
-    if unknown:
-        remarks.append(f"What {counted(unknown, 'pinned cut')} loses is not known, nor counted.")
+    not_priced = sum(choice.loss is None for choice in plan.choices)
+    if not_priced:
+        remarks.append(f"What {counted(not_priced, 'pinned cut')} loses is not known, nor counted.")
     required = {choice.required for choice in plan.choices if choice.required.row}
     rows_needed = sorted(required, key=lambda need: need.row)
     remarks += [f"Multiples of {need.multiple}: {need.row}." for need in rows_needed]
@@ -428,14 +438,14 @@ def side_by_side_cell(record: Mapping[str, Any]) -> str:
 
 
 def multiple_text(record: Mapping[str, Any]) -> str:
-    """``8, 16 is mostly faster``; ``64, or 32, 96``."""
+    """``8, 16 is mostly faster``; ``64; also 32, 96``."""
     multiple, mostly, also = record["multiple"], record["mostly"], record["also_good"]
     if multiple is None:
         return ""
     text = "no multiple helps" if multiple == 1 else str(multiple)
     if mostly:
         text += f", {mostly} is mostly faster"
-    return f"{text}, or {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text
+    return f"{text}; also {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text
 
 
 def cost_text(record: Mapping[str, Any], parity: str) -> str:
@@ -607,10 +617,7 @@ def lint_section(report: gacprof.LintReport) -> Section:
     if report.accepted:
         remarks.append(f"Accepted: {', '.join(report.accepted)}.")
     if report.ok:
-        from gacprof.kernels.requirements import load_engine
-
-        degrees = {"tp": report.tp, "dp": report.dp, "ep": report.ep}
-        remarks.append(f"Serve it: {load_engine(report.engine).serve_command(**degrees)}")
+        remarks.append(serve_text(report))
     kernels = {row.launches for row in report.products}
     for remedy in report.remedies:
         who = "to serve" if remedy.is_of_serving else "to store"
@@ -635,8 +642,18 @@ def lint_grid_section(grid: gacprof.LintGrid) -> Section:
         f"{what}: {fine or 'none'} of {len(rows)} deployments {'is' if fine < 2 else 'are'} ok."
     )
     columns = ("engine", "gpu", "tp", "verdict", "weights of a rank", "why", "tried, and better")
-    remarks = ["One engine, one GPU and one --tp alone print every product, with sources."]
+    remarks = [serve_text(report) for report in grid.reports[:fine]][:MAX_SERVED]
+    remarks.append("One engine, one GPU and one --tp alone print every product, with sources.")
     return Section("What engines do", headline, columns, rows, remarks)
+
+
+def serve_text(report: gacprof.LintReport) -> str:
+    """The command that serves a model that an engine serves well, and what else has to fit."""
+    from gacprof.kernels.requirements import load_engine
+
+    degrees = {"tp": report.tp, "dp": report.dp, "ep": report.ep}
+    command = load_engine(report.engine).serve_command(**degrees)
+    return f"Serve it on {report.gpu}: {command} (KV cache and activations have to fit as well)"
 
 
 def ranks_text(report: gacprof.LintReport) -> str:
@@ -681,6 +698,8 @@ def trace_section(report: gacprof.TraceReport) -> Section:
         remarks.append("No floor: the file names no GPU of the data sheet; --gpu names one.")
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
+    if report.unknown:
+        remarks.append(f"Unknown names: {first_of(report.unknown, MAX_UNKNOWN, ', ')}.")
     if "gemv" in shares:
         remarks.append(REMARKS["gemv"].format(share=shares["gemv"]))
     if report.in_graphs:

@@ -35,7 +35,8 @@ class TraceReport(Table):
     products of like size (None: most have none). ``in_graphs`` is the share of CUDA graphs, whose
     kernels have no shapes. Of the ``weight_products`` that have a shape ``matched`` have the
     lengths of the checkpoint's weights. ``operators`` counts those of the host. ``data_sheet`` is
-    the GPU's key there; empty: no floor is known.
+    the GPU's key there; empty: no floor is known. ``unknown`` are names of kernels that say
+    nothing.
     """
 
     schema: ClassVar[str] = "gacprof.TraceReport/1"
@@ -56,6 +57,7 @@ class TraceReport(Table):
     weight_products: int
     matched: int | None = None
     checkpoint: str = ""
+    unknown: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -129,6 +131,7 @@ def trace(
         weight_products=sum(run.count for run in of_weights),
         matched=None if checkpoint is None else matched,
         checkpoint=weights.path,
+        unknown=tuple(run.kernel.name for run in runs if run.kind == "unknown"),
     )
 
 
