@@ -11,19 +11,6 @@ The chain, one function an arrow::
     gacprof.bench(["model/", "model-aligned/"])
 
 For a GPU that is not at hand, its name takes a map's place: ``gacprof.diagnose("model/", "h100")``.
-What needs no measurement at all:
-
->>> gacprof.lint("tests/fixtures/configs/qwen3-30b-a3b.json", gpu="h100", tp=8).outcome
-'ok'
->>> [verdict.size for verdict in gacprof.candidates(107, "h100", dim="K")]
-[80, 96, 112, 128]
->>> gacprof.table("h100")[["operator", "dtype", "dim", "multiple"]].head(2)
-  operator    dtype dim  multiple
-0   linear  float16   N         8
-1   linear  float16   K         8
->>> gacprof.dispatch("h100").sdpa(107, causal=True).backend  # PyTorch's choice for attention
-'flash'
-
 ``__init__.pyi`` lists what is public. Nothing heavy is imported before it is used.
 """
 

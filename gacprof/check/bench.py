@@ -134,6 +134,13 @@ def bench(
     ------
     MeasurementError
         There is no checkpoint, no such device, or a virtual one.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> result = gacprof.bench([model, model], device="cpu", prefill=16, decode=4, seconds=0.5)
+    >>> sorted({timing.workload for timing in result.timings})
+    ['decode 4', 'prefill 16']
     """
     if not checkpoints:
         raise MeasurementError("bench needs a checkpoint, better two")

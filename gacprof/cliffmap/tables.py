@@ -64,6 +64,13 @@ def candidates(
         Where a map has no such curve around the size; where no size is good.
     ConfigError
         Where a name is neither a map's nor a GPU's.
+
+    Examples
+    --------
+    >>> [verdict.size for verdict in gacprof.candidates(107, "h100", dim="K")]
+    [80, 96, 112, 128]
+    >>> [verdict.size for verdict in gacprof.candidates(107, "h200-measured", dim="head_dim")]
+    [80, 96, 112, 128]
     """
     if isinstance(sources, str | Path) or not isinstance(sources, Sequence):
         sources = [sources]

@@ -110,6 +110,12 @@ def export(
         The checkpoint is no such decoder, or what was written does not compute the same.
     FileExistsError
         ``out`` exists.
+
+    Examples
+    --------
+    >>> served = gacprof.export("tests/fixtures/checkpoints/asvd_mha_r1", "served")
+    >>> served.max_error < 1e-3
+    True
     """
     inventory = inventory_of(checkpoint)
     names, config = read_decoder(inventory)

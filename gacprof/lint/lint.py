@@ -90,6 +90,16 @@ def lint(
         GPU or a quantisation that isn't known.
     CheckpointError
         For a broken file of weights, or a model that the hub does not have.
+
+    Examples
+    --------
+    >>> config = "tests/fixtures/configs/qwen3-30b-a3b.json"
+    >>> report = gacprof.lint(config, gpu="h100", tp=8)
+    >>> report.outcome, report.weights
+    ('ok', '7.13 of 80 GiB')
+    >>> grid = gacprof.lint(config, engine=["vllm", "sglang"], tp=[4, 8])
+    >>> [(report.engine, report.tp) for report in grid.reports if report.ok]
+    [('vllm', 4), ('vllm', 8), ('sglang', 4), ('sglang', 8)]
     """
     engines = [engine] if isinstance(engine, str) else list(engine)
     gpus = [gpu] if isinstance(gpu, str) else list(gpu)

@@ -55,6 +55,12 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         For a file that is none of these.
     OSError
         For one that is not there.
+
+    Examples
+    --------
+    >>> gacprof.plan("tests/fixtures/checkpoints/asvd_mha_r1", "h100").save("plan.json")
+    >>> str(gacprof.report(["cpu-example", "plan.json"], out="page"))
+    'page/index.html'
     """
     folder = Path(out)
     results = {str(artefact): read_artefact(Path(artefact)) for artefact in artefacts}

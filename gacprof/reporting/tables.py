@@ -74,6 +74,15 @@ def table(
     ------
     GacprofError
         Where a name is neither a map's nor a GPU's, or a file's ending is unknown.
+
+    Examples
+    --------
+    >>> gacprof.table("h100")[["operator", "dtype", "dim", "multiple"]].head(2)
+      operator    dtype dim  multiple
+    0   linear  float16   N         8
+    1   linear  float16   K         8
+    >>> sorted(set(gacprof.table(["a100", "h200-measured"]).source))  # side by side
+    ['a100', 'h200-measured']
     """
     if isinstance(sources, str | Path) or not isinstance(sources, Sequence):
         sources = [sources]

@@ -97,6 +97,13 @@ def sweep(
     ------
     MeasurementError
         For an unusable suite, device or folder.
+
+    Examples
+    --------
+    >>> model = "tests/fixtures/checkpoints/asvd_mha_r1"
+    >>> summary = gacprof.sweep(model=model, tokens=[1, 64], device="cpu", dry_run=True)
+    >>> summary.curves, summary.points, summary.folder
+    (29, 717, None)
     """
     started = time.monotonic()
     require_budget(budget_s)

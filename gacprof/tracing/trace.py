@@ -93,6 +93,12 @@ def trace(
     Raises
     ------
     MeasurementError, CheckpointError, ConfigError
+
+    Examples
+    --------
+    >>> report = gacprof.trace("tests/fixtures/h200/ragged.json.gz")  # ranks of 107 on an H200
+    >>> report.ok, sorted(report.causes)
+    (False, ['weight'])
     """
     recording = read_recording(Path(path))
     facts = facts_of(recording.device, gpu)

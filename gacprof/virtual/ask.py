@@ -274,6 +274,13 @@ def dispatch(
     ------
     GacprofError
         No such table ships, or that PyTorch cannot be asked (see ``virtual``).
+
+    Examples
+    --------
+    >>> gacprof.dispatch("h100").sdpa(107, causal=True).backend  # PyTorch's choice for attention
+    'flash'
+    >>> len(gacprof.dispatch("h100", release=["2.13", "2.15"]).changes) > 0
+    True
     """
     releases = [release] if isinstance(release, str) else [*(release or ())]
     if len(releases) > 1:
