@@ -41,6 +41,8 @@ def verb_help(verb: str) -> str:
     needs, options = [], []
     for name, parameter in inspect.signature(command(verb)).parameters.items():
         described = parameter_help(verb, name)
+        if parameter.default is True:  # the option is --no-…
+            described = described.replace("Whether to", "Do not", 1)
         if parameter.default is inspect.Parameter.empty:
             needs.append(entry(label(name, parameter), described))
         else:

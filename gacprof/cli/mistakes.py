@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import errno
+import inspect
 from collections.abc import Sequence
 from difflib import get_close_matches
 
 from cyclopts import CoercionError, CycloptsError, MissingArgumentError, UnknownOptionError
 from cyclopts.exceptions import RepeatArgumentError, UnusedCliTokensError
 
+from gacprof.cli.help import label as option_label
 from gacprof.cli.help import parameter_help
 from gacprof.cli.source import parameter_texts
-from gacprof.cli.verbs import EXAMPLES, OPTION_NAMES, VERBS, docstring_of
+from gacprof.cli.verbs import EXAMPLES, OPTION_NAMES, VERBS, command, docstring_of
 from gacprof.core.errors import INSTALL, GacprofError
 
 IN_MODELS = ("torch", "scipy", "pandas", "matplotlib", "jinja2", "pyarrow", "transformers")
@@ -43,8 +45,10 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         what = parameter_help(verb, name).partition(". ")[0].rstrip(".")
         if error.keyword in words:
             return f"{error.keyword} needs a value: {what}"
-        order = " Name it before options that take several." if words else ""
-        return f"{verb} needs {label}: {what}.{order} Example: gacprof {EXAMPLES[verb]}"
+        lack = option_label(name, inspect.signature(command(verb)).parameters[name])
+        is_late = words and not lack.startswith("--")
+        order = " Name it before options that take several." if is_late else ""
+        return f"{verb} needs {lack}: {what}.{order} Example: gacprof {EXAMPLES[verb]}"
     if isinstance(error, RepeatArgumentError):
         option = error.token.keyword or label
         names = [" and ".join(names) for names in OPTION_NAMES.values() if option in names]

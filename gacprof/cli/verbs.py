@@ -58,12 +58,14 @@ def docstring_of(verb: str) -> str:
 
 def command(verb: str) -> Callable[..., Any]:
     """The function of a verb, imported when it is called, as a command line can write it."""
-    parameters = []
+    parameters: list[inspect.Parameter] = []
     checkpoints = []
     for name, parameter in inspect.signature(stub_of(verb)).parameters.items():
         annotation = writable(parameter.annotation)
         if "Inventory" in str(parameter.annotation):
             checkpoints.append(name)
+        if any(takes_all_words(earlier) for earlier in parameters):
+            parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         if annotation is not None:
             annotation = Annotated[annotation, Parameter(name=OPTION_NAMES.get(name))]
             parameters.append(parameter.replace(annotation=annotation))
@@ -82,6 +84,12 @@ def command(verb: str) -> Callable[..., Any]:
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def takes_all_words(parameter: inspect.Parameter) -> bool:
+    """Whether all words that stand behind a parameter's first one are its own."""
+    is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    return "..." in str(parameter.annotation) and not is_option
 
 
 def scan_with_factors(

@@ -102,6 +102,10 @@ def explain(
         from gacprof.kernels.dispatch import SCOPE, refuse_uneven_heads
         from gacprof.kernels.rules import Rules
 
+        if tokens is not None:
+            raise ConfigError(
+                "a head_dim is judged at 1024 tokens, or a map's own: leave tokens out"
+            )
         kv_heads = heads if kv_heads is None else kv_heads
         refuse_uneven_heads(heads, kv_heads)
         if isinstance(size_source, Rules):
