@@ -357,7 +357,10 @@ class Inventory(Contents, Table):
     def dim(self, name: str) -> Dim:
         """Return the dim of this name. Raises :class:`CheckpointError` where there is none."""
         if name not in self._dims:
-            raise CheckpointError(f"{self.path} has no dim '{name}'")
+            raise CheckpointError(
+                f"{self.path} has no dim '{name}': gacprof diagnose lists them, --factors names "
+                "factor pairs that are not known"
+            )
         return self._dims[name]
 
     def ranks_of(self, module: Module) -> list[Dim]:

@@ -30,8 +30,10 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
     if verb == "plan" and result.sizes and out is None:
         return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
     if verb == "realign":
-        text = realigned_text(arguments["checkpoint"], result)
-        return [text + step_text(verb, arguments, verb, aligned=result)]
+        text, is_cut = realigned_text(arguments["checkpoint"], result)
+        # the copy of a smaller size is another function, which verify would say
+        kind = "Verification" if is_cut else verb
+        return [text + step_text(verb, arguments, kind, aligned=result)]
     if verb == "map build":
         path = out or Path(arguments["run"]) / "cliffmap.json"
         return [
@@ -43,6 +45,8 @@ def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[s
         return [f"Wrote {quote(str(out))}. " + step_text(verb, arguments, result.schema, plan=out)]
     if verb == "verify" and result.ok:
         return [step_text(verb, arguments, result.schema, aligned=result.other)]
+    if verb == "bench" and len(result.models) > 1:
+        return [step_text(verb, arguments, result.schema, aligned=arguments["checkpoints"][-1])]
     paths = (out, arguments.get("sarif"))
     return [f"Wrote {path}." for path in paths if path and verb in WRITERS]
 
@@ -64,8 +68,9 @@ def step_text(verb: str, arguments: Mapping[str, Any], schema: str, **names: Any
     return text
 
 
-def realigned_text(checkpoint: Any, folder: Path) -> str:
-    """What a realigned checkpoint has changed, by its record and both headers."""
+def realigned_text(checkpoint: Any, folder: Path) -> tuple[str, bool]:
+    """What a realigned checkpoint has changed, by its record and both headers; and whether a size
+    was cut."""
     from gacprof.checkpoint.scan import inventory_of
     from gacprof.checkpoint.writer import RECORD
     from gacprof.core.files import read_object
@@ -79,4 +84,5 @@ def realigned_text(checkpoint: Any, folder: Path) -> str:
         changes.append(f"{counted(len(record['merged']), 'factor pair')} multiplied out")
     change = after.parameters / before.parameters - 1
     changes.append(f"{100 * change:+.1f} % parameters")
-    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. "
+    is_cut = any(after < before for before, after, _ in record["resized"].values())
+    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. ", is_cut

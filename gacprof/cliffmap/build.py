@@ -48,7 +48,7 @@ def build_map(
     tolerance
         The share of time that a size may waste and still be safe: 0.02 is 2 %.
     name
-        The map's name. By default the run's.
+        The map's name. By default the run folder's.
     out
         The map's file. By default cliffmap.json in the run folder.
 
@@ -68,6 +68,7 @@ def build_map(
     """
     if isinstance(run, str | Path):
         out = out or Path(run) / MAP_FILE
+        name = name or Path(run).resolve().name
         run = RunFolder(run)
     fits = {axis: fit_blocks(run.blocks(axis)) for axis in run.axes if run.blocks(axis)}
     virtual = run.environment.kind == "virtual"

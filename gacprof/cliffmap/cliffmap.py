@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, inf, log, prod
+from math import gcd, hypot, inf, lcm, log, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -69,6 +69,14 @@ class Curve:
     def by_size(self) -> Mapping[int, SizeVerdict]:
         """The verdict on each size."""
         return {verdict.size: verdict for verdict in self.sizes}
+
+    @property
+    def round_to(self) -> int | None:
+        """The multiple to round up to, at which every size of the curve runs; None: not known."""
+        ran = [verdict.size for verdict in self.sizes if verdict.cause != "failed"]
+        if self.multiple is None or len(ran) == len(self.sizes):
+            return self.multiple
+        return lcm(self.multiple, gcd(*ran))
 
     def answer(self, verdict: SizeVerdict) -> SizeVerdict:
         """Return a verdict that says how it was called, where a model may call otherwise."""
@@ -336,6 +344,15 @@ class CliffMap(Table):
                 lack = f"no curve of linear over {axis} {use.dtype}"
                 return f"{lack}: {advice(self)}"
         return f"the size was not measured in all products: {advice(self)}"
+
+
+def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
+    """The curve of each operator, dtype and dim that is most like a model's own prefill call."""
+    best: dict[tuple[str, str, str], Curve] = {}
+    for curve in sorted(curves, key=lambda curve: curve.unlike_prefill):
+        if not curve.is_forced:
+            best.setdefault((curve.axis.operator, curve.axis.dtype, curve.axis.dim), curve)
+    return [*best.values()]
 
 
 def with_bound(verdict: SizeVerdict, bound: float, tolerance: float) -> SizeVerdict:

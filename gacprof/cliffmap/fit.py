@@ -209,8 +209,8 @@ def machine_warnings(fits: Sequence[Fit]) -> list[MapWarning]:
     contended = sum(fit.contended for fit in fits)
     if contended or disturbed > MAX_DISTURBED:
         message = (
-            f"{disturbed:.0%} of the calls lost their core or ran throttled; "
-            f"{contended} curves are undecided for it: stop other programs and sweep again"
+            f"{disturbed:.0%} of the calls lost their core or ran throttled and were left out; "
+            f"{contended} curves are undecided for it: stop other programs, then --resume"
         )
         warnings.append(MapWarning("contention", message))
     return warnings

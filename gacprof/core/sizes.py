@@ -164,8 +164,8 @@ def advice(source: SizeSource, options: str = "") -> str:
     otherwise of a virtual GPU, which no sweep times."""
     gpu = getattr(source, "virtual_gpu", None)
     if gpu is None:
-        sweep = f"measure it by 'gacprof sweep --model MODEL{options}'"
-        return f"{sweep}, or ask a GPU's rules (--gpu h100, no times)"
+        rules = ", or ask a GPU's rules (by its name; no times)" if source.tokens else ""
+        return f"measure it by 'gacprof sweep --model MODEL{options}'{rules}"
     return f"ask the rules (--gpu {gpu}, no times) or sweep a real GPU, for this one was virtual"
 
 

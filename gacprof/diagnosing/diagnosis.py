@@ -281,8 +281,7 @@ class Diagnosis(Table):
 
     @property
     def ok(self) -> bool:
-        """Whether everything was recognised, something is known of the sizes, and nothing is to be
-        padded or merged."""
-        unknown = [finding.now.verdict == "unknown" for finding in self.dims]
-        is_fine = all(finding.action in ("keep", "measure") for finding in self.dims)
-        return not self.gaps and is_fine and not (unknown and all(unknown))
+        """Whether everything was recognised, every size is known, and nothing is to be padded or
+        merged."""
+        is_known = all(finding.now.verdict != "unknown" for finding in self.dims)
+        return not self.gaps and is_known and all(f.action == "keep" for f in self.dims)

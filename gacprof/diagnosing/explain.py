@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gacprof.checkpoint.inventory import MAX_SIZE
+from gacprof.cliffmap.cliffmap import CliffMap
 from gacprof.core.errors import ConfigError, require_within
 from gacprof.core.results import Result
 from gacprof.core.sizes import Interval, SizeSource, SizeVerdict, Use, seems_safe
@@ -122,6 +123,10 @@ def explain(
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]
         verdicts = list(size_source.judge(uses, [size, *larger]))
     now, better, slower = verdicts[0], None, None
+    if now.verdict == "unknown" and isinstance(size_source, CliffMap):
+        dims = ("N", "K") if dim == "rank" else (dim,)
+        labels = [c.label for c in size_source.curves if c.axis.dim in dims and not c.is_forced]
+        warnings = (f"Its curves: {'; '.join(labels) or 'none over such a dim'}.",)
     if not seems_safe(now, size_source.tolerance):
         better = better_size(verdicts, size, size_source.tolerance)
     if better is not None and now.latency_us is not None and better.latency_us is not None:

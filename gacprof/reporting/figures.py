@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from gacprof.cliffmap.cliffmap import CliffMap, Curve
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, prefill_curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,14 +51,10 @@ def figures_of(result: Any) -> list[Figure]:
 
 
 def curves_that_matter(cliff_map: CliffMap) -> list[Curve]:
-    """Of each operator, dim and dtype the timed curve with the highest sure penalty, the highest
-    of these first."""
-    highest: dict[tuple[str, str, str], Curve] = {}
-    for curve in sorted(cliff_map.curves, key=highest_penalty):
-        if any(verdict.latency_us for verdict in curve.sizes):
-            axis = curve.axis
-            highest[axis.operator, axis.dim, axis.dtype] = curve
-    return sorted(highest.values(), key=highest_penalty, reverse=True)[:CURVES_DRAWN]
+    """Of each operator, dim and dtype the timed curve that is most like a prefill, that with the
+    highest sure penalty first."""
+    timed = [curve for curve in cliff_map.curves if any(v.latency_us for v in curve.sizes)]
+    return sorted(prefill_curves(timed), key=highest_penalty, reverse=True)[:CURVES_DRAWN]
 
 
 def highest_penalty(curve: Curve) -> float:
@@ -153,7 +149,7 @@ def add_legend(figure: Figure, panels: Sequence[Axes]) -> None:
 
 
 def draw_sizes(axes: Axes, curve: Curve, part: Sequence[int]) -> None:
-    """Each size's latency with its 95 % interval by its verdict; without latency, at the bottom."""
+    """Each size's latency with its 95 % interval by its verdict; without latency, on the axis."""
     many = len(curve.sizes) > MANY
     look: dict[str, Any] = {"linestyle": "none", "markersize": 2.5 if many else 4}
     for name, (colour, marker) in STYLES.items():
@@ -170,7 +166,8 @@ def draw_sizes(axes: Axes, curve: Curve, part: Sequence[int]) -> None:
         sizes = [size for size in untimed if part[0] <= size <= part[-1]]
         if sizes:
             look["label"] = f"{len(untimed)} {name}, no time"
-            axes.plot(sizes, [0.03] * len(sizes), transform=axes.get_xaxis_transform(), **look)
+            on_the_axis = axes.get_xaxis_transform()
+            axes.plot(sizes, [0.0] * len(sizes), transform=on_the_axis, clip_on=False, **look)
 
 
 def draw_reachable(axes: Axes, curve: Curve, part: Sequence[int]) -> None:

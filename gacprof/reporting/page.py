@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # colours that a page draws in its own light or dark mode
 PAGE_COLOURS = {INK: "var(--ink)", QUIET: "var(--quiet)", FAINT: "var(--line)"}
-WHICH_CURVES = "of each operator, dim and type the one with the highest penalty. The table has all."
+WHICH_CURVES = "of each operator, dim and type the one most like a prefill. The table has all."
 MAX_NAMES = 3  # of models and devices in a title
 JUDGING = ("cliffmap", "Diagnosis", "Explanation", "plan")  # results whose words a legend explains
 
@@ -73,7 +73,8 @@ def report(artefacts: Sequence[str | Path], out: str | Path = "report") -> Path:
         caption = ""
         if drawn and isinstance(result, CliffMap):
             curves = counted(len(result.curves), "curve")
-            caption = f"{len(drawn)} of {curves} drawn: {WHICH_CURVES}"
+            which = f": {WHICH_CURVES}" if len(drawn) < len(result.curves) else "."
+            caption = f"{len(drawn)} of {curves} drawn{which}"
         parts.append((replace(section, title=section.title or Path(name).name), drawn, caption))
     kinds = [result_kind(result) for result in results.values()]
     loader = PackageLoader("gacprof.reporting")

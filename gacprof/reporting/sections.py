@@ -26,6 +26,7 @@ from gacprof.core.formatting import (
     time_interval,
 )
 from gacprof.core.sizes import Estimate, Interval, SizeVerdict
+from gacprof.diagnosing.source import rows_text
 from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
 from gacprof.kernels.third_party import PACKAGE
@@ -53,7 +54,6 @@ OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
 MAX_CHANGES = 40  # of two releases; --json has all
 MAX_UNKNOWN = 3  # names of kernels
-MAX_SERVED = 3  # commands below a grid
 MAX_PRODUCTS = 20  # of a trace; --json has all
 WORDS_FILE = Path(__file__).parent / "words.toml"
 WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
@@ -175,8 +175,9 @@ def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
         remarks.append(slowdown_text(diagnosis.slowdown))
     if set(diagnosis.tokens) == {1} and diagnosis.latency_us is None:
         remarks.append(f"At one row at most ×{ONE_ROW} was seen (A100, H200).")
-    remarks += total_text("Products as they are", diagnosis.latency_us)
-    remarks += total_text("Products after every action", diagnosis.better_us)
+    calls = f"Products at {rows_text(diagnosis.tokens)}"
+    remarks += total_text(f"{calls}, as they are", diagnosis.latency_us)
+    remarks += total_text(f"{calls}, after every action", diagnosis.better_us)
     remarks += [*diagnosis.kernels, *diagnosis.warnings]
     columns = ("dim", "size", "verdict", "penalty", "do", "served by")
     title = f"Diagnosis of {diagnosis.checkpoint} by {diagnosis.source}"
@@ -192,22 +193,25 @@ def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
             "'{module}.up.weight' '{module}.down.weight'. Of the rest:"
         )
     counts, sizes = diagnosis.counts, counted(len(diagnosis.dims), "size")
+    held = [finding.dim for finding in diagnosis.dims if not finding.dim.adjustable]
     padded = sum(finding.action == "pad" for finding in diagnosis.dims)
     if not diagnosis.dims:
-        sentences.append("No size may change.")
+        sentences.append("No size was found that may change.")
     elif counts["misaligned"]:
-        wrong = f"{counts['misaligned']} of {sizes} that may change are misaligned"
+        wrong = f"{counts['misaligned']} of {sizes} are misaligned"
         sentences.append(f"{wrong}: pad them, or let gacprof plan choose.")
     elif padded:
-        slower = f"{padded} of {sizes} that may change are mostly slower than padded"
+        slower = f"{padded} of {sizes} are mostly slower than padded"
         sentences.append(f"{slower}: pad them, or let gacprof plan choose.")
     elif not counts["unknown"]:
-        sentences.append(f"None of {sizes} that may change is surely misaligned.")
+        sentences.append(f"None of {sizes} is surely misaligned.")
     merged = sum(finding.action == "merge" for finding in diagnosis.dims)
     if merged:
         sentences.append(f"Faster multiplied out: {counted(merged, 'factor pair')}.")
     if counts["undecided"]:
         sentences.append(f"{counts['undecided']} undecided.")
+    if held:
+        sentences.append(f"{len(held)} may not change: {held[0].why}.")
     unknown = [f.dim.name for f in diagnosis.dims if f.now.verdict == "unknown"]
     if unknown:
         sentences.append(unknown_text(diagnosis, unknown, sizes))
@@ -243,8 +247,9 @@ def plan_section(plan: gacprof.Plan) -> Section:
     if any(choice.verdict == "undecided" for choice in plan.choices if choice.dim in plan.sizes):
         remarks.append("Undecided sizes: whether they are safe only a measurement tells.")
     if plan.latency_us is not None:
-        remarks += total_text("Products as they are", plan.latency_us[0])
-        remarks += total_text("Products after the plan", plan.latency_us[1])
+        calls = f"Products at {rows_text(plan.tokens)}"
+        remarks += total_text(f"{calls}, as they are", plan.latency_us[0])
+        remarks += total_text(f"{calls}, after the plan", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
     if plan.not_compared:
         missing = counted(plan.not_compared, "joint size")
@@ -297,11 +302,12 @@ def map_section(cliff_map: gacprof.CliffMap) -> Section:
             rows += kernel_rows(curve.label, kernels)
         return Section(title, headline, ("curve", "sizes", "served by"), rows, [*warnings, remark])
     for curve in curves:
-        shown = [f"{c.before}→{c.after} {percent(c.jump.value, 0)}" for c in curve.cliffs]
+        highest = sorted(curve.cliffs, key=lambda cliff: -abs(cliff.jump.value))
+        shown = [f"{c.before}→{c.after} {percent(c.jump.value)}" for c in highest]
         cliffs_text = first_of(shown, CLIFFS_SHOWN, ", ")
         safe = sizes_text(curve.with_verdict("safe"))
         numbers = [str(len(curve.with_verdict(name))) for name in ("misaligned", "undecided")]
-        multiple = str(curve.multiple or "")
+        multiple = str(curve.round_to or "")
         rows.append((curve.label, multiple, safe, *numbers, cliffs_text))
     if cliff_map.noise_floor is not None:
         warnings.insert(0, f"Noise floor (A/A, 95 %): {percent(cliff_map.noise_floor)}.")
@@ -409,7 +415,7 @@ def table_section(frame: DataFrame) -> Section:
             costs = cost_text(record, "odd"), cost_text(record, "even")
             kernels = (record["served_by"] or "", record["others"] or "")
             loads = (re.sub(r" \([^)]*\)", "", text) for text in kernels)  # without their names
-            calls = (record["curve"] or "", multiple_text(record), *costs, *loads)
+            calls = (calls_text(record), multiple_text(record), *costs, *loads)
             rows.append((*names_of(record), *calls))
     else:
         cells: dict[Row, dict[str, str]] = {}
@@ -434,7 +440,15 @@ def side_by_side_cell(record: Mapping[str, Any]) -> str:
         cost = cost_text(record, parity)
         costs += [f"{parity} {cost}"] if cost else []
     text = "; ".join(filter(None, (multiple_text(record), ", ".join(costs))))
-    return f"{text} ({record['curve']})" if text and record["safe"] is not None else text
+    return f"{text} ({calls_text(record)})" if text and record["safe"] is not None else text
+
+
+def calls_text(record: Mapping[str, Any]) -> str:
+    """The calls of a row; of a map's curve also its first and last size, which bound its costs."""
+    calls = str(record["curve"] or "")
+    if record["safe"] is None:
+        return calls
+    return f"{calls}, {int(record['first'])} … {int(record['last'])}"
 
 
 def multiple_text(record: Mapping[str, Any]) -> str:
@@ -443,6 +457,9 @@ def multiple_text(record: Mapping[str, Any]) -> str:
     if multiple is None:
         return ""
     text = "no multiple helps" if multiple == 1 else str(multiple)
+    if multiple > 1 and record["slow_multiples"]:
+        slow, all_multiples = int(record["slow_multiples"]), int(record["multiples"])
+        text += f" ({slow} of {all_multiples} still slow)"
     if mostly:
         text += f", {mostly} is mostly faster"
     return f"{text}; also {shorten(also, ALSO_WIDTH, placeholder=' …')}" if also else text
@@ -473,7 +490,9 @@ def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
     if any(record["dim"] == "row length" for record in records):
         remarks.append("Norms: multiples take another kernel; what that saves nobody measured.")
     if any(record["odd"] is not None for record in records):
-        remarks.append("× without est.: the median of measured sizes, over the best larger one.")
+        remarks.append(
+            "× without est.: the median of that curve's sizes, each over the best larger one."
+        )
     estimates = {record["cost_by"] for record in records if record["odd_low"] is not None}
     for text in sorted(estimates):
         remarks.append(f"est.: {text}; four of five further groups should fall within.")
@@ -482,7 +501,7 @@ def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def candidates_section(verdicts: Sequence[SizeVerdict]) -> Section:
     """Sizes that may be chosen."""
-    headline = "Each may be chosen: safe, or nothing that is known speaks for a larger size."
+    headline = "Each may be chosen: safe, or undecided without a known better size."
     rows = [(*verdict_cells(verdict), verdict.reason) for verdict in verdicts]
     return Section("Candidates", headline, ("size", "verdict", "penalty", "served by"), rows)
 
@@ -494,9 +513,9 @@ def explanation_section(explanation: gacprof.Explanation) -> Section:
     headline = f"{dim} {now.size} is {now.verdict}"
     if better is not None and now.verdict == "misaligned":
         headline += f": take {better.size}"
+    elif now.verdict == "misaligned":
+        headline += ", and no size within reach is known to be better"
     headline += f". {sentence(explanation.provenance)}"
-    if better is not None and explanation.slower is not None:
-        headline += f" Its time over that of {better.size}: {percent_interval(explanation.slower)}."
     rows: list[Row] = []
     for verdict in filter(None, (now, better)):
         time = microseconds(verdict.latency_us.value) if verdict.latency_us else ""
@@ -526,15 +545,18 @@ def verification_section(result: gacprof.Verification) -> Section:
         headline += f" (nothing was run: {reason})"
     numbers = {words: getattr(result, name) for name, words in WORDS["numbers"].items()}
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
-    remark = REMARKS["verified"].format(dtype=result.dtype, device=result.device)
-    return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, [remark])
+    remarks = [REMARKS["verified"].format(dtype=result.dtype, device=result.device)]
+    if result.verdict == "different":
+        remarks.append(REMARKS["different"])
+    return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, remarks)
 
 
 def bench_section(result: gacprof.BenchResult) -> Section:
     """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
-    headline = ("; ".join(said) or "No difference is sure") + f", on {result.environment.name}."
+    nothing = "No difference is sure" if len(result.models) > 1 else "One model, beside none"
+    headline = f"{'; '.join(said) or nothing}, on {result.environment.name}."
     rows: list[Row] = []
     for timing in (*result.timings, *result.replicates):
         model = "the first again (A/A)" if timing in result.replicates else timing.model
@@ -642,7 +664,11 @@ def lint_grid_section(grid: gacprof.LintGrid) -> Section:
         f"{what}: {fine or 'none'} of {len(rows)} deployments {'is' if fine < 2 else 'are'} ok."
     )
     columns = ("engine", "gpu", "tp", "verdict", "weights of a rank", "why", "tried, and better")
-    remarks = [serve_text(report) for report in grid.reports[:fine]][:MAX_SERVED]
+    fewest: dict[tuple[str, str], gacprof.LintReport] = {}
+    for report in sorted(grid.reports, key=lambda report: report.tp):
+        if report.ok:
+            fewest.setdefault((report.engine, report.gpu), report)
+    remarks = [serve_text(report) for report in fewest.values()]
     remarks.append("One engine, one GPU and one --tp alone print every product, with sources.")
     return Section("What engines do", headline, columns, rows, remarks)
 
@@ -653,7 +679,8 @@ def serve_text(report: gacprof.LintReport) -> str:
 
     degrees = {"tp": report.tp, "dp": report.dp, "ep": report.ep}
     command = load_engine(report.engine).serve_command(**degrees)
-    return f"Serve it on {report.gpu}: {command} (KV cache and activations have to fit as well)"
+    where = f"{report.tp * report.dp} × {report.gpu}"
+    return f"Serve it on {where}: {command} (KV cache and activations have to fit as well)"
 
 
 def ranks_text(report: gacprof.LintReport) -> str:
@@ -676,8 +703,8 @@ def trace_section(report: gacprof.TraceReport) -> Section:
     headline += f"{microseconds(report.us)}. "
     if dark:
         headline += (
-            f"{percent(dark)} of the time cannot be judged: products whose kernels tell no "
-            f"alignment {shares['not judged']}, kernels of unknown name {shares['unknown']}. "
+            f"{percent(dark)} of the time cannot be judged: kernels that tell no alignment "
+            f"{shares['not judged']}, of unknown name {shares['unknown']}. "
         )
     headline += f"{shares['misaligned']} surely ran in misaligned kernels"
     headline += f" ({by_cause})" if by_cause else ""

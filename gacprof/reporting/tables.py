@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from math import gcd, lcm
+from math import gcd
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
 import pandas as pd
 
-from gacprof.cliffmap.cliffmap import CliffMap, Curve
+from gacprof.cliffmap.cliffmap import CliffMap, Curve, prefill_curves
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json, write_text
 from gacprof.core.formatting import sizes_text
-from gacprof.core.sizes import SizeVerdict, seems_safe
+from gacprof.core.sizes import SizeVerdict, seems_safe, seems_slow
 from gacprof.diagnosing.source import open_source
 from gacprof.kernels.attention import ATTENTION_DTYPES, MAX_SWEPT, AttentionCall, serving
 from gacprof.kernels.dispatch import DispatchTable, load_table
@@ -39,7 +39,8 @@ NORMS = ("rms_norm", "layer_norm", "softmax")
 KERNELS_NAMED = 2  # of those that serve sizes of one kind
 FIRST_ROW = 128  # shorter rows fit into one warp, whatever their alignment
 COLUMNS = (
-    "source operator dtype dim curve first last multiple mostly also_good odd odd_low odd_high "
+    "source operator dtype dim curve first last multiple slow_multiples multiples mostly also_good "
+    "odd odd_low odd_high "
     "even even_low even_high cost_by served_by others safe misaligned undecided cliffs good_sizes "
     "by"
 )
@@ -65,7 +66,8 @@ def table(
     pandas.DataFrame
         A row an operator, dtype and dim of each source; of a map alone a row a curve, of a map
         among several the curve that is most like a model's prefill. ``multiple`` is what to round
-        up to, and ``mostly`` a larger one that is mostly faster. ``odd`` and ``even`` are how many
+        up to, ``slow_multiples`` of whose ``multiples`` in a map are misaligned none the less, and
+        ``mostly`` a larger one that is mostly faster. ``odd`` and ``even`` are how many
         times as long other sizes take, by a map the median, else ``low`` and ``high`` of an
         estimate. ``good_sizes`` are those that a plan may choose, ``also_good`` those of them that
         are no multiple. What is not known is empty.
@@ -124,23 +126,13 @@ def write_table(frame: pd.DataFrame, out: Path) -> None:
         raise ConfigError(f"{out}: name a file that ends in .csv, .md or .json")
 
 
-def prefill_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """The curve of each operator, dtype and dim that is most like a model's own prefill call."""
-    best: dict[tuple[str, str, str], Curve] = {}
-    for curve in sorted(curves, key=lambda curve: curve.unlike_prefill):
-        if not curve.is_forced:
-            best.setdefault((curve.axis.operator, curve.axis.dtype, curve.axis.dim), curve)
-    return [*best.values()]
-
-
 def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
     """What a curve of a map says."""
     axis = curve.axis
     calls = {**axis.fixed, **curve.unusual}
-    multiple = curve.multiple
-    failed = [v for v in curve.sizes if v.cause == "failed"]
-    if multiple is not None and failed:  # sizes that were refused: a multiple of it must run
-        multiple = lcm(multiple, gcd(*(v.size for v in curve.sizes if v.latency_us)))
+    multiple = curve.round_to
+    slow = [v.size for v in curve.sizes if seems_slow(v)]
+    of_multiple = [size for size in curve.axis.sizes if multiple and size % multiple == 0]
     kernels = {v.size: "fails" if v.cause == "failed" else v.kernel for v in curve.sizes}
     row: TableRow = {
         "operator": axis.operator,
@@ -150,6 +142,8 @@ def curve_row(cliff_map: CliffMap, curve: Curve) -> TableRow:
         "first": axis.sizes[0],
         "last": axis.sizes[-1],
         "multiple": multiple,
+        "slow_multiples": len(set(slow) & set(of_multiple)),
+        "multiples": len(of_multiple),
         "cliffs": len(curve.cliffs),
         "good_sizes": sizes_text(good_sizes(curve.sizes, cliff_map.tolerance)),
         **kernels_of(kernels, multiple),

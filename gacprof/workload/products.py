@@ -219,11 +219,22 @@ class Products:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the config leaves open, so that products are not judged."""
-        if all(self.rows_of(module) for module in self.inventory.modules if module.gemms):
-            return ()
-        warning = "experts are neither judged nor timed: the config doesn't say how many there are"
-        return (f"{warning} and a token goes to (num_experts, num_experts_per_tok)",)
+        """What the config leaves open, so that products are not judged or not as they are run."""
+        warnings = []
+        modules = [module for module in self.inventory.modules if module.gemms]
+        dtypes = sorted({self.dtype_of(module) for module in modules})
+        if len(dtypes) > 1:
+            stored = " and ".join(dtypes)
+            warnings.append(
+                f"weights are {stored}, and each product is judged in its own type: an engine "
+                "casts all to one, which --dtype names"
+            )
+        if not all(map(self.rows_of, modules)):
+            warnings.append(
+                "experts are neither judged nor timed: the config doesn't say how many there are "
+                "and a token goes to (num_experts, num_experts_per_tok)"
+            )
+        return tuple(warnings)
 
     def on_device(self, modules: Sequence[Module], sizes: NewSizes = AS_STORED) -> list[Product]:
         """Return these modules' products on one device."""

@@ -48,7 +48,10 @@ def whole_number(value: Any, field: str) -> int:
     """Return a field's value as a size, 0 where it has none; a list of equal ones counts as one."""
     if isinstance(value, list) and value and field != "intermediate_size":
         if len(set(map(str, value))) > 1:
-            raise ConfigError(f"the config's {field} differs from layer to layer: diagnose weights")
+            raise ConfigError(
+                f"the config's {field} differs from layer to layer: 'gacprof diagnose FOLDER' "
+                "judges the sizes of its weights"
+            )
         value = value[0]
     if value is None or isinstance(value, list) or value == "auto":
         return 0
