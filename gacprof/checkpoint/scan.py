@@ -90,7 +90,7 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     elif not weights.is_file():
         if HUB_NAME.fullmatch(str(path)):
             return describe(replace(read_hub(str(path)), factors=factors), str(path))
-        raise CheckpointError(f"{path}: no such folder or file: give a checkpoint's folder")
+        raise CheckpointError(f"{path}: no such folder or file: the model's folder comes first")
     contents = read_weights(weights)
     if not contents.tensors:
         raise CheckpointError(f"{weights} holds no tensors: fetch it again")

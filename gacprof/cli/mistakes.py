@@ -24,7 +24,7 @@ KEPT = {
     "sweep": "Finished blocks are kept in its run folder: go on with its --out and --resume",
     "compress": "Finished layers are kept: the same command goes on with the others",
 }
-NUMBERS = {",": ": several stand apart, 2 4", "%": ": write a share, such as 0.85"}
+NUMBERS = {",": ": write 0.85, or several as 2 4", "%": ": write a share, such as 0.85"}
 """What to write for a number, by a sign that it has not."""
 NOT_KEPT = "No file is half written: run it again"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,7 +32,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def no_verb(words: str) -> GacprofError:
     """The error of a verb that is none, with the nearest one."""
-    nearest = get_close_matches(words, [*VERBS, "map"], n=1)
+    nearest = get_close_matches(words, [*VERBS, "map", "--help", "--version"], n=1)
     hint = f"did you mean '{nearest[0]}'?" if nearest else "gacprof --help lists the verbs"
     return GacprofError(f"there is no verb '{words}': {hint}")
 

@@ -129,7 +129,8 @@ def read_record(path: Path, kind: type[R], remake: str) -> R:
     written_as = data.pop("schema", None)
     if written_as != schema:
         raise GacprofError(
-            f"{path} is {written_as or 'another file'}, not {schema}: make it anew by '{remake}'"
+            f"{path} is {written_as or 'another file'}, not {schema}: name such a file, or make "
+            f"one by '{remake}'"
         )
     try:
         return TypeAdapter(kind).validate_python(data)

@@ -92,7 +92,9 @@ def read_kineto(path: Path) -> Recording:
             message = f"{message.rstrip('.')} at {around[0].strip()!r}; {QUOTES}"
         raise MeasurementError(f"{path} cannot be read as a trace: {message}") from None
     if not events.kernels and not events.operators:
-        raise MeasurementError(f"{path} is no trace of torch.profiler: it has no events of one")
+        raise MeasurementError(
+            f"{path} is no trace of torch.profiler: it holds no kernel, no operator"
+        )
     callers = callers_of(events)
     launches = []
     for _, name, us, correlation in sorted(events.kernels):
