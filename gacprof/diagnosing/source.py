@@ -78,11 +78,11 @@ def known_rows(
     """Return the workload that is named, else the source's token counts at which it knows sizes
     from ``low`` to ``high`` (None: ``low`` alone): a map may hold a product at one count only."""
     rows = workload(tokens, source)
-    known = {}
+    known_counts = {}
     for count, often in rows.items():
         if source.sizes(uses_at({count: often}), low, high or low):
-            known[count] = often
-    return rows if tokens is not None else known or rows
+            known_counts[count] = often
+    return rows if tokens is not None else known_counts or rows
 
 
 def rows_text(rows: Mapping[int, float]) -> str:

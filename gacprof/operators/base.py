@@ -81,8 +81,8 @@ def register(operator: Operator) -> None:
 def get(name: str) -> Operator:
     """Return the operator of that name. Raises :class:`MeasurementError` for an unknown one."""
     if name not in OPERATORS:
-        known = ", ".join(OPERATORS)
-        raise MeasurementError(f"unknown operator '{name}': use one of {known}, or --import yours")
+        names = ", ".join(OPERATORS)
+        raise MeasurementError(f"unknown operator '{name}': use one of {names}, or --import yours")
     return OPERATORS[name]
 
 

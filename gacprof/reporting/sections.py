@@ -193,7 +193,7 @@ def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
             "'{module}.up.weight' '{module}.down.weight'. Of the rest:"
         )
     counts, sizes = diagnosis.counts, counted(len(diagnosis.dims), "size")
-    held = [finding.dim for finding in diagnosis.dims if not finding.dim.adjustable]
+    unchangeable = [finding.dim for finding in diagnosis.dims if not finding.dim.adjustable]
     padded = sum(finding.action == "pad" for finding in diagnosis.dims)
     if not diagnosis.dims:
         sentences.append("No size was found that may change.")
@@ -210,8 +210,8 @@ def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
         sentences.append(f"Faster multiplied out: {counted(merged, 'factor pair')}.")
     if counts["undecided"]:
         sentences.append(f"{counts['undecided']} undecided.")
-    if held:
-        sentences.append(f"{len(held)} may not change: {held[0].why}.")
+    if unchangeable:
+        sentences.append(f"{len(unchangeable)} may not change: {unchangeable[0].why}.")
     unknown = [f.dim.name for f in diagnosis.dims if f.now.verdict == "unknown"]
     if unknown:
         sentences.append(unknown_text(diagnosis, unknown, sizes))
