@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal, get_type_hints
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import gacprof
 from gacprof.checkpoint.inventory import Inventory
@@ -152,18 +153,38 @@ def test_a_value_that_is_missing_brings_an_example(capsys: pytest.CaptureFixture
     assert "--gpu h100" in capsys.readouterr().err
 
 
-def test_what_was_written_leads_to_the_next_verb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def with_other_factor_names(folder: Path) -> list[str]:
+    """A copy whose factors no layout knows, and the options that name them."""
+    shutil.copytree(ASVD, folder)
+    names = {"ALinear": "last", "BLinear": "first"}
+    weights = load_file(folder / "model.safetensors")
+    for old, new in names.items():
+        weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return ["--factors", "{module}.last.weight", "{module}.first.weight"]
+
+
+@pytest.mark.parametrize("options", [[], ["--tp", "2", "--dtype", "bfloat16"], ["--factors"]])
+def test_each_printed_step_is_the_next_command(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The words behind "gacprof" in each last line are the next command."""
-    plan, aligned = str(tmp_path / "plan.json"), str(tmp_path / "aligned")
-    words = ["plan", str(ASVD), "h100", "--objective", "pad", "--out", plan]
-    for verb in ("realign", "verify"):
-        assert run(*words) == 0
+    """The words behind "gacprof" in each last line; diagnosing the copy finds nothing more."""
+    model = tmp_path / "model"
+    if options == ["--factors"]:
+        options = with_other_factor_names(model)
+    else:
+        shutil.copytree(ASVD, model)
+    places = {"plan.json": str(tmp_path / "plan.json"), "ALIGNED": str(tmp_path / "aligned")}
+    words = ["diagnose", str(model), "--gpu", "h100", *options]
+    codes = [run(*words)]
+    for verb in ("plan", "realign", "verify"):
         last = capsys.readouterr().out.splitlines()[-1].partition("gacprof ")[2]
-        words = [aligned if word == "ALIGNED" else word for word in shlex.split(last)]
+        words = [places.get(word, word) for word in shlex.split(last)]
         assert words[0] == verb
-    assert run(*words) == 0
+        codes.append(run(*words))
+    assert "gacprof bench" in capsys.readouterr().out
+    codes.append(run("diagnose", places["ALIGNED"], "--gpu", "h100", *options))
+    assert codes == [1, 0, 0, 0, 0]
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half(
