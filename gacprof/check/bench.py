@@ -6,8 +6,6 @@ slows the whole round cancels. A GPU is also timed by a captured CUDA graph, sin
 decodes small models only as fast as the host launches kernels.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import time

@@ -1,7 +1,5 @@
 """Models to check: loaded one by one or side by side, on one device, in one dtype."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Sequence

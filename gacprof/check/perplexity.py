@@ -5,8 +5,6 @@ count. Windows are hard for all models alike, so differences are taken window by
 interval is that of their mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

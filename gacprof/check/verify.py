@@ -5,8 +5,6 @@ expert or neuron. So weights are compared first; where they differ, logits can s
 function differs, and never that it does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

@@ -6,8 +6,6 @@ a dim has grown in all of its places (in quantised weights the codes of zero, an
 once. Files are mapped: no more than one layer is in memory at a time.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """Keep configs true to what a checkpoint's model computes, also after its dims were resized."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Find and read a folder's weights: the file or index that holds them, and an index's shards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

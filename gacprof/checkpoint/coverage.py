@@ -4,8 +4,6 @@ No answer is *ok* over a gap. A key of a config is accounted for where it was re
 hold no size; a matrix where it belongs to a product, or to what is known to be none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ dimension that may change without changing the model's interface (a rank, an MLP
 resizing all of its places together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Layers of torch models that transformers does not have: chains of factors, SliceGPT's layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

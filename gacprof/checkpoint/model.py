@@ -1,7 +1,5 @@
 """A model as lint is given it: a config's values or file, a folder, or a model on the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Read what a config states of single layers: the blocks of a Puzzle model, a table of layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

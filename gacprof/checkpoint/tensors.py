@@ -3,8 +3,6 @@
 The mapping is private and copy-on-write: nothing written to a tensor reaches the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

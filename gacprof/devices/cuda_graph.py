@@ -7,8 +7,6 @@ Of several calls one's time is that among others: kernels of sm90 may begin befo
 has ended (programmatic dependent launch).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ an A/A replicate's at another, else effects of the address would hide from the A
 weights move on with each call: what it reads is met again only after other bytes, as in a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod

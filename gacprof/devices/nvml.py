@@ -1,7 +1,5 @@
 """Ask NVIDIA's management library about a GPU: its driver, limits, modes and throttling."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from typing import Any

@@ -4,8 +4,6 @@ The scheduler may put two threads on one core for seconds: a product of 0.3 ms t
 binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

@@ -5,8 +5,6 @@ The device's clock is not used: CUPTI 13.0 gives the first kernels of a process'
 about n of them, times of another clock (pytorch/pytorch#192021).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from bisect import bisect_right

@@ -5,8 +5,6 @@ the dispatcher's rules of refusal (``attention.toml``) give the same: 0 of 10,76
 on each of six GPUs. Calls are of inference, of dense tensors and views, with PyPI's wheels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path

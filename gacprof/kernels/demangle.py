@@ -6,8 +6,6 @@ by the package ``itanium_demangler`` (extra ``measure``); without it only their 
 read.
 """
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 

@@ -4,8 +4,6 @@ A table (made by ``gacprof dispatch``) holds what an unmodified PyTorch chose on
 size that was not asked has no answer: nothing is interpolated.
 """
 
-from __future__ import annotations
-
 import bisect
 import json
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Read Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra
 ``ncu``)."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path

@@ -4,8 +4,6 @@ A row has *conditions* on a product (format, split, role, GPU, version …), bou
 the outcome for sizes that break them, with its source. ``demands/README.md`` lists the words.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,6 @@
 """Candidate sizes of dims: the safe ones within the window that the objective, an engine and the
 user allow. Dims that share one size are a group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase

@@ -4,8 +4,6 @@ A *loss curve* of a dim is what its sizes lose: the share of the factors' energy
 checkpoint, or the loss that a compressor measured. What a cut to another size loses is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ A module whose factors are merged gets the dense tensors of a plain model: the w
 group by group, and the groups' biases in a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property

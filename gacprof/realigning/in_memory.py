@@ -1,7 +1,5 @@
 """New sizes for a model in memory: the arithmetic of files, on a module's own parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

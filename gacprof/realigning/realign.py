@@ -1,7 +1,5 @@
 """The verb ``realign``: write a checkpoint with other sizes into a new folder."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator, Mapping

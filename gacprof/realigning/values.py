@@ -1,7 +1,5 @@
 """The elements of new tensors. Only here do cuts read the data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 

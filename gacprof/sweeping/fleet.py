@@ -1,7 +1,5 @@
 """Sweep a suite on all devices of a Ray cluster: equal devices share the axes of one map."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile

@@ -4,8 +4,6 @@ The sizes around a dim are measured in every product that it feeds, beside the o
 are and as they may become; everything else once as it is, so that the whole model can be added up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Count what a GPU has to prepare for a sweep before the first block, for a dry run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """The verb ``sweep``: measure a suite, or a model's own shapes, on a device into a run folder."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

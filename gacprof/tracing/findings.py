@@ -1,7 +1,5 @@
 """Findings on the products that ran in misaligned kernels: why they did, what they could take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

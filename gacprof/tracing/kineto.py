@@ -5,8 +5,6 @@ correlation id. Events are read one at a time; launches, kernels, modules and th
 multiply matrices are kept, so that a file may be larger than the memory.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import sys

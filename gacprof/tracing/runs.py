@@ -1,7 +1,5 @@
 """Launches of one product in kernels of one tier as one run, and what the kernel's name tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

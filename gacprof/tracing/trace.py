@@ -1,7 +1,5 @@
 """The verb ``trace``: which kernels of the user's own trace ran misaligned, why, what it cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The weights of a checkpoint that a recorded product may have multiplied, by its N and K."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How a model is served: the ranks that share it, the tokens, and the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf

@@ -6,8 +6,6 @@ on the rank, divided by the block. The two disagree where a part ends within a b
 have the rows for what an engine refuses before it loads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -4,8 +4,6 @@ Heads are shared whole; those of keys and values are repeated where ranks outnum
 factor pair the side is split that its dense weight's would be: the factors' ranks stay whole.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property

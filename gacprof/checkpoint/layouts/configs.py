@@ -3,8 +3,6 @@
 A number may state several widths: that of experts, and that of shared experts, a multiple of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

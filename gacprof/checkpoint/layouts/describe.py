@@ -3,8 +3,6 @@
 The first layout that recognises a checkpoint wins; every other matrix is a dense layer.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@
 (PaLU) has an outer for each group, which reads a section of inner's output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

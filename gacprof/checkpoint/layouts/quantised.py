@@ -1,8 +1,6 @@
 """Where the sides of a quantised weight are written: rows of ``quantised.toml`` that were compared
 with the tensors of a module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

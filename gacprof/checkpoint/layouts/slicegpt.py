@@ -5,8 +5,6 @@ have no weights and divide by the *original* hidden size, so zeros in the stream
 (microsoft/TransformerCompression, slicegpt/rotate.py, modules.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -4,8 +4,6 @@ Padding a width with zeros is exact for every activation that is finite at zero:
 units are multiplied by down's zero columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
