@@ -200,8 +200,7 @@ def bench(
 def run_rounds(
     models: Sequence[nn.Module], workloads: dict[str, Sequence[Workload]], seconds: float
 ) -> dict[str, np.ndarray]:
-    """Return times [rounds, models] in µs of every workload, from rounds run until the time is
-    over."""
+    """Return times [rounds, models] in µs of every workload, until the time is over."""
     draw = random.Random(SEED)
     rounds: dict[str, list[list[float]]] = {name: [] for name in workloads}
     number = 0

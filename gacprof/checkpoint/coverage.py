@@ -73,8 +73,7 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
 
 
 def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
-    """Return numbers of a config that contradict each other, as tools leave them that change one
-    alone."""
+    """Return numbers of a config that contradict each other: tools may change one alone."""
     heads = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
     width = sizes.get("mamba_d_ssm") or sizes.get("mamba_expand") * sizes.get("hidden_size")
     if heads and width and heads != width:  # the models' own configs refuse it

@@ -108,15 +108,13 @@ class ConfigSizes:
             self.other_attentions = [{n: self.sizes[size] for n, size in TABLES["second"].items()}]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
-        """Return the heads of a further kind of attention layers: as it states them, or as the
-        first kind's."""
+        """Return the heads of a further kind of attention layers: as stated, or as the first's."""
         names = ("heads", "kv_heads", "head_dim")
         heads = {name: stated_size(kind, self.fields[name]) or self.sizes[name] for name in names}
         return {"value_dim": self.sizes["v_head_dim"] or heads["head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """Return all sizes: as stated, else as the family means them, else as they follow from
-        others."""
+        """Return all sizes: as stated, as the family means them, or as they follow from others."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
@@ -163,8 +161,7 @@ class ConfigSizes:
         return (*stated, *fields, name)[0]
 
     def side(self, name: str) -> int:
-        """Return the length of a product's side; 0, which is noted, where a size of it is
-        missing."""
+        """Return the length of a product's side; 0 where a size is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.get(size)]
         self.missing += map(self.field, unknown)
@@ -176,8 +173,7 @@ class ConfigSizes:
         return dtype_name(self.values.get("dtype") or self.values.get("torch_dtype") or "bfloat16")
 
     def has_block(self, block: str) -> bool:
-        """Return whether the config lists layers with a kind of block, or lists no kinds of
-        layers."""
+        """Return whether the config lists layers with this kind of block, or no kinds at all."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
         kinds = set(map(str, listed)) if isinstance(listed, list) else set()
         of_block = TABLES["layer_kinds"].get(block, kinds)
@@ -260,8 +256,7 @@ def _blocks(sizes: ConfigSizes) -> Iterable[str]:
 
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:
-    """Return the distinct widths of dense MLPs, ascending; [0] where there is one of unknown
-    width."""
+    """Return the distinct widths of dense MLPs, ascending; [0] where there is an unknown one."""
     family, values, width = sizes.family, sizes.values, sizes.get("mlp_width")
     listed = values.get("intermediate_size")
     if isinstance(listed, list):

@@ -215,8 +215,7 @@ class Dim:
         return math.lcm(*(place.unit.denominator for place in self.places))
 
     def step_on(self, ranks: int) -> int:
-        """Return what sizes have to be multiples of, so that each rank has whole words, and scales
-        of its own."""
+        """Return the multiple of sizes that gives each rank whole words and scales of its own."""
         is_shared = ranks > 1 and self.scale_step > 1
         return math.lcm(self.step, self.scale_step * ranks) if is_shared else self.step
 

@@ -14,8 +14,7 @@ from gacprof.core.files import read_object
 def read_model(
     config: str | Path | Mapping[str, Any],
 ) -> tuple[str, Mapping[str, Any], Inventory | None]:
-    """Return a model's name and config, with a format's file beside it, and the headers of a
-    folder."""
+    """Return a model's name, its config with a format's file beside it, and a folder's headers."""
     if isinstance(config, Mapping):
         return "config", checked_config("config", config), None
     name, path = str(config), Path(config)

@@ -99,8 +99,7 @@ class InertUnpickler(pickle._Unpickler):
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> tuple[str, str]:
-        """Return a storage's key and element type; ``pid`` is ['storage', class, key, location,
-        size]."""
+        """Return key and type of a storage; ``pid`` is ['storage', class, key, location, size]."""
         _, storage, key, *_ = pid
         if not isinstance(key, str):
             raise TypeError("the key of a storage is no text")
@@ -155,8 +154,7 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
 
 
 def _model_in(value: Any) -> Any:
-    """Return the model or state dict: a pickle's value itself, or an entry of the dict around
-    it."""
+    """Return the model or state dict: a pickle's value, or an entry of the dict around it."""
     # A pickle may hold itself: the depth is bounded
     for _ in range(4):
         items = _items(value)

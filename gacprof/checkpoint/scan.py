@@ -20,6 +20,7 @@ from gacprof.checkpoint.containers import (
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.widths import IN_HALVES
+from gacprof.checkpoint.storage import TABLES
 from gacprof.core.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ _SIDE_FILES = re.compile(
     r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
 """Files that belong to a checkpoint besides its weights."""
-FORMAT_FILES = {
-    "hf_quant_config.json": "modelopt",
-    "quantize_config.json": "gptq",
-    "quant_config.json": "awq",
-}
-"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
+FORMAT_FILES: Mapping[str, str] = TABLES["files"]
+"""Files beside config.json that state a format, and whose it is."""
 MAX_BASE_NAME = 200  # characters of a stranger's text that a message shows
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 

@@ -97,8 +97,7 @@ class CpuSession:
                 return
 
     def _time(self, index: int, replicate: bool) -> tuple[float, float]:
-        """Return the microseconds of a call, and for how many of them a thread waited for a
-        core."""
+        """Return the microseconds of a call, and of its longest thread's wait for a core."""
         device, clock = self._device, time.perf_counter_ns
         device.current.value = self._first_place + index
         try:

@@ -63,13 +63,11 @@ class TimedGraph:
         self._graph.replay()
 
     def elapsed_us(self) -> float:
-        """Return the microseconds between the events of the latest launch, once the device is
-        done."""
+        """Return the microseconds between the latest launch's events; the device has to be done."""
         return self._start.elapsed_time(self._end) * 1e3
 
     def call_us(self, constant_us: float) -> float:
-        """Return the microseconds of a call of the latest launch; nan where events alone took as
-        long."""
+        """Return the microseconds of a call of the latest launch; nan where they are none."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
         return round(us, DIGITS) if us > 0 else math.nan
 

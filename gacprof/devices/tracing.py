@@ -32,8 +32,7 @@ KINETO_SETTINGS = {
 
 
 def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
-    """Trace a call of each and return its kernels in the order of their launches: none where it
-    raises, or some were not seen."""
+    """Trace each call; return its kernels as launched, none where some were not seen."""
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
     for _ in range(ATTEMPTS):
         missing = [index for index, runs in enumerate(kernels) if not runs]

@@ -233,8 +233,7 @@ def table_path(gpu: str, release: str | None = None) -> Path | None:
 
 
 def is_same_minor(version: str, other: str) -> bool:
-    """Return whether two releases of PyTorch have the same kernels: ``2.14`` and
-    ``2.14.1+cu130``."""
+    """Return whether two releases of PyTorch have the same kernels: ``2.14``, ``2.14.1+cu130``."""
     try:
         return Version(version).release[:2] == Version(other).release[:2]
     except InvalidVersion:

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 Tiers = NDArray[np.int8]
 
 REACH = 64
-"""How far above a size a better one is looked for, in units of one TP rank: alignments repeat
-earlier."""
+"""How far above a size a better one is looked for, in units of a TP rank: alignments repeat."""
 HALVES = ("float16", "bfloat16")
 GEMV_DTYPES = (*HALVES, "float32", "tf32")
 """Types whose products of one row cuBLAS gives to gemv kernels: 192 of 192 in an A100's trace of
@@ -81,8 +80,7 @@ def is_gemv(use: Use) -> bool:
 
 @lru_cache(maxsize=64)
 def tiers_of_side(multiples: Sequence[int], side: Side, first: int, count: int) -> Tiers:
-    """Return a side's tiers at ``count`` sizes of the dim: the best tier whose multiple its length
-    is."""
+    """Return a side's tiers at ``count`` sizes: the best one whose multiple its length is."""
     # Tiers repeat with the best one's multiple, which those of the worse ones divide.
     period = multiples[0] * side.tp
     whole = side.others + side.times * np.arange(first, first + min(count, period))
@@ -109,8 +107,7 @@ def is_unsplit(table: ArchitectureTiers, use: Use, first: int, count: int) -> Bo
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:
-    """Return for each size how far above it the first size of a lower tier is; 0 where none is in
-    reach."""
+    """Return how far above each size the first one of a lower tier is; 0 where out of reach."""
     places = np.arange(len(tiers), dtype=np.int32)
     distance = np.zeros(len(tiers), np.int32)
     for level in np.flatnonzero(np.bincount(tiers))[1:]:

@@ -1,5 +1,4 @@
-"""Read Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra
-``ncu``)."""
+"""Read Nsight Compute reports as a DataFrame, without GPU and Nsight (extra ``ncu``)."""
 
 from importlib.util import find_spec
 from itertools import chain

@@ -148,8 +148,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
-    """Return what an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md``
-    tells."""
+    """Return an engine's own answers: ``answers-ENGINE-VERSION.json``, see ``README.md``."""
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
     answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))

@@ -45,8 +45,7 @@ MAX_LENGTH = 1 << 31  # larger than any side: N · MAX_LENGTH + K is one number 
 
 @dataclass(frozen=True)
 class Problem:
-    """A plan's problem: a source's verdicts, an objective, the limits that are set, and the sizes
-    of dims that have no choice."""
+    """A plan's problem: verdicts, objective, the limits that are set, sizes without a choice."""
 
     table: SizeTable
     objective: Objective

@@ -57,16 +57,12 @@ class Objective:
     def values(
         self, dims: Sequence[Dim], options: Sequence[NewSizes], parameters: Floats
     ) -> Floats:
-        """Return the value of each option: sizes of these dims, and the parameters of their
-        weights."""
-        if self.name == "pad":
-            return -parameters
+        """Return the value of each option: sizes of these dims and their weights' parameters."""
         pairs = zip(options, parameters.tolist(), strict=True)
         return np.array([self.value(dims, sizes, weights) for sizes, weights in pairs])
 
     def value(self, dims: Sequence[Dim], sizes: NewSizes, parameters: float) -> float:
-        """Return the value of these sizes of dims, whose weights then have ``parameters``
-        parameters."""
+        """Return the value of these sizes of dims, whose weights then have these parameters."""
         if self.name == "pad":
             return -float(parameters)
         if self.name == "gac":

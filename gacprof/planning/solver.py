@@ -97,8 +97,7 @@ class Options:
         return bool((self.takes[:, picks].sum(1) <= room).all())
 
     def beside(self, picks: Ints) -> tuple[Options, Ints]:
-        """Return the options of the scenarios of these picks, with every row as a class, and the
-        index that each option had."""
+        """Return these picks' scenarios, every row as a class, and the index each option had."""
         places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
         rows = np.unique(self.row_of[places], return_inverse=True)[1]
         numbers = np.arange(len(picks))
@@ -108,8 +107,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Solution:
-    """A choice of options, one for each row of the chosen scenarios; no choice within the limits
-    has a value above ``bound``."""
+    """A choice of options, one for each row; none within the limits has more than ``bound``."""
 
     choice: tuple[int, ...]
     value: float

@@ -102,8 +102,7 @@ def word_of(sizes: Sizes) -> str:
 
 
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
-    """Return sizes by dim name, None for merged. Raises :class:`PlanError` or
-    :class:`CheckpointError`."""
+    """Return sizes by dim name, None for merged. Raises Plan- or CheckpointError."""
     if isinstance(sizes, Mapping):
         return sizes
     multiple = PADDED.fullmatch(word_of(sizes))
@@ -210,8 +209,7 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
 
 
 def uniform_sizes(inventory: Inventory) -> NewSizes:
-    """Return the largest width for all widths of one kind, rounded up: a plain config that any
-    server loads."""
+    """Return for all widths of one kind the largest, rounded up: a config any server loads."""
     attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
     widths = [dim for dim in inventory.dims if dim.kind == "width"]
     if len(widths) < len(inventory.dims) or len(attentions) > 1 or not widths:

@@ -130,8 +130,7 @@ class CurveSchedule:
         return self._draw.sample(slots, min(calls, len(slots)))
 
     def count(self, process: int | None = None) -> float:
-        """Return the number of blocks, of one process if named; a partial block counts by its
-        share."""
+        """Return the number of blocks, of one process if named; a part of one is a fraction."""
         calls = [len(b.order) for b in self.blocks if process in (None, b.process)]
         return sum(calls) / len(self.slots)
 

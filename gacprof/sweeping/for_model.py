@@ -94,8 +94,7 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
 
 
 def sizes_near(size: int, window: float) -> set[int]:
-    """Return ``size`` and the nearest multiples of each step on either side, within a fraction of
-    it."""
+    """Return ``size`` and near multiples of each step on either side, within a fraction."""
     steps = STEPS_OF_ALIGNED if size % 64 == 0 and size >= LARGE else STEPS
     sizes = {size}
     for step, count in steps.items():
@@ -120,8 +119,7 @@ def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
 def linear_axis(
     dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
 ) -> Axis:
-    """Return an axis of a product with cold weights: other layers' weights come between two
-    uses."""
+    """Return an axis of a product with cold weights: other layers' come between two uses."""
     fixed = {name: size for name, size in shape.items() if name != dim}
     flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))

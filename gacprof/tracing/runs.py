@@ -28,8 +28,7 @@ else it is ``attention``. The rest is some ``other`` kernel, or its name is ``un
 
 @dataclass(eq=False)
 class Run:
-    """All runs of one product (or of a kernel that is none) in kernels of one tier, for ``us`` in
-    all."""
+    """All runs of one product, or other kernel, in kernels of one tier, for ``us`` in all."""
 
     kernel: Kernel
     product: RecordedProduct | None

@@ -16,8 +16,7 @@ AXES: Sequence[Axis] = ("N", "K")
 
 @dataclass(frozen=True)
 class CheckpointProducts:
-    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them; none of
-    no checkpoint."""
+    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them."""
 
     path: str = ""
     dims: Sequence[Dim] = ()

@@ -114,8 +114,7 @@ class Products:
             self.fused |= deployment.engine.fused
 
     def dtype_of(self, module: Module) -> str:
-        """Return the type of a module's products: of packed and integer weights the model's plain
-        type."""
+        """Return the type of a module's products, the plain one for packed and integer weights."""
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
@@ -148,8 +147,7 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """Return N and K of a module's products on all ranks together, a merged rank as it is
-        stored."""
+        """Return N and K of a module's products on all ranks, a merged rank as it is stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -167,8 +165,7 @@ class Products:
         return lengths
 
     def _beyond_stored(self, module: Module) -> int:
-        """Return what all ranks together hold of N beyond its length: repeated heads, padded
-        rows."""
+        """Return what all ranks hold of N beyond its length: repeated heads, padded rows."""
         count, n = len(module.gemms), module.gemms[-1].N
         local = self.sharing.local(module, n)
         if self._shared_side(module, count - 1, count) != "N" or local is None:
@@ -288,8 +285,7 @@ class Products:
     def product_us(
         self, source: SizeSource, gemm: Gemm, dtype: str, rows: Mapping[int, float]
     ) -> Interval | None:
-        """Return the time of one product at all of these numbers of rows; None where it is not
-        known."""
+        """Return the time of a product at all of these rows; None where it is not known."""
         total = ZERO
         for length, weight in rows.items():
             time = source.latency_us(gemm, length, dtype)

@@ -47,8 +47,7 @@ def misplaced_weights(
 def load_rank(
     parts: Sequence[Part], rank: int, block: int, entries: Entries, is_sliced: bool
 ) -> dict[int, tuple[int, int]]:
-    """Return the scales on a rank, in order, as the start and end of the weights that each belongs
-    to."""
+    """Return the scales on a rank, in order: the start and end of each one's weights."""
     ranks = max(part.ranks for part in parts)
     room = number_of_scales(sum(part.size for part in parts), block, entries)
     loaded: dict[int, tuple[int, int]] = {}

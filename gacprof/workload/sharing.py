@@ -78,8 +78,7 @@ class Sharing:
         return ranks
 
     def local(self, module: Module, length: int) -> int | None:
-        """Return what one rank holds of the side that ranks share; None where they cannot share
-        it."""
+        """Return what one rank holds of the shared side; None where ranks cannot share it."""
         role = role_of_module(module)
         if role.kind == "vocab":  # padded, then cut anywhere: its rows are no heads
             padded = -(-length // self.vocab_multiple) * self.vocab_multiple

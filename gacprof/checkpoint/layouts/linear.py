@@ -122,8 +122,7 @@ def matrices(contents: Contents) -> Iterator[tuple[str, list[TensorInfo]]]:
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
-    """Return every two-dimensional ``X.weight`` that is no embedding and in none of the
-    ``others``."""
+    """Return every matrix ``X.weight`` that is no embedding and in none of the ``others``."""
     used: set[str] = set()
     for linear in others:
         used.update(linear.weights, linear.biases)
@@ -182,8 +181,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
 
 
 def _fitting(readings: Sequence[Linear]) -> Linear:
-    """Return the reading of a layer, among those by several formats, that fits; none if several
-    differ."""
+    """Return the reading of a layer by several formats that fits; a refused one if they differ."""
     fitting = [linear for linear in readings if not linear.why] or readings[:1]
     first = fitting[0]
     if any(linear != first for linear in fitting):

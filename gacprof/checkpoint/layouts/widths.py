@@ -60,8 +60,7 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
 
 
 def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
-    """Return the width of an MLP of these parts, by role; ``others`` are its tensors that are no
-    part."""
+    """Return the width of an MLP of these parts, by role; ``others`` are its other tensors."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
