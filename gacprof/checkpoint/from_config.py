@@ -30,18 +30,8 @@ from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
-PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
-"""Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
-where a config has them outside of the table."""
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 TOWERS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = {
-    *("truncation_ranks", "head_wise_ranks", "slicing_config", "lowrank_config", "rank_map"),
-    "block_configs",
-}
-"""Fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)."""
-COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
-"""Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
 TABLES = shipped_table(FAMILIES, dict[str, Any])
 FAMILY_OF = row_of_word({name: row["types"] for name, row in TABLES["families"].items()})
@@ -73,7 +63,7 @@ class ConfigSizes:
         _, text = part_of(self.whole)
         values: dict[str, Any] = {}
         stated = {**self.whole, **text}
-        for name, prefix in PARTS.items():
+        for name, prefix in TABLES["parts"].items():
             if isinstance(stated.get(name), Mapping):
                 values |= {f"{prefix}{key}": value for key, value in stated[name].items()}
         values |= stated
@@ -84,8 +74,9 @@ class ConfigSizes:
         kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
-        named = [key for key in values if key in COMPRESSED]
-        named += re.findall(COMPRESSORS, str(self.values.get("architectures")).lower())
+        named = [key for key in values if key in TABLES["compressed"]["fields"]]
+        words = "|".join(TABLES["compressed"]["classes"])
+        named += re.findall(words, str(self.values.get("architectures")).lower())
         if named:
             raise ConfigError(
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "

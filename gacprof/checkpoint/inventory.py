@@ -366,8 +366,6 @@ class Inventory(Contents, Table):
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost."""
         ranks = self.ranks_of(module)
         beside = set(self.below(module.name)) - set(module.parameters)
-        if not ranks:
-            return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
         switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"

@@ -16,12 +16,14 @@ from gacprof.checkpoint.containers import (
     read_hub,
     read_json_object,
     read_weights,
+    weights_in,
 )
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.widths import IN_HALVES
 from gacprof.checkpoint.storage import TABLES
-from gacprof.core.errors import CheckpointError
+from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.files import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -165,3 +167,35 @@ def _inventory_of_model(model: nn.Module) -> Inventory:
             attributes[name] = {IN_HALVES: getattr(module, IN_HALVES)}
     contents = Contents(tensors, config.to_dict() if config else {}, attributes=attributes)
     return describe(contents, f"{type(model).__name__} in memory")
+
+
+def read_model(
+    config: str | Path | Mapping[str, Any],
+) -> tuple[str, Mapping[str, Any], Inventory | None]:
+    """Return a model's name, its config with a format's file beside it, and a folder's headers."""
+    if isinstance(config, Mapping):
+        return "config", checked_config("config", config), None
+    name, path = str(config), Path(config)
+    stored: Inventory | None = None
+    if not path.exists() and path.suffix != ".json" and HUB_NAME.fullmatch(name):
+        stored = scan(name)
+        return name, checked_config(name, stored.config), stored
+    if path.is_dir():
+        stored = scan(path) if weights_in(path) else None
+        path = path / "config.json"
+    try:
+        values = read_object(path)
+        if "quantization_config" not in values:
+            values = {**format_beside(path.parent), **values}
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is not there: download the config.json first") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON of a config: {error}") from None
+    return name, checked_config(name, values), stored
+
+
+def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config. Raises :class:`ConfigError` for an empty one."""
+    if not values:
+        raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
+    return values

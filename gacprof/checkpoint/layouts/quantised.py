@@ -8,7 +8,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place, TensorInfo
+from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Place, TensorInfo
 from gacprof.checkpoint.storage import (
     TABLES,
     stated_quantisation,
@@ -120,20 +120,12 @@ class StoredFormat:
         if fill == "group":
             group = self.group if self.group > 0 else MAX_SIZE
             return Place(name, axis, fill="group", group=group)
-        return Place(name, axis, unit=self._unit(per), fill=self._fill(fill))
-
-    def _unit(self, per: Per) -> Fraction:
-        """Return how many entries a unit of a side has."""
-        if per == "word":
-            return Fraction(self.bits, WORD)
-        return Fraction(1, {"1": 1, "byte": 2, "group": self.group, "block": self.block}[per])
-
-    def _fill(self, fill: int | str) -> Fill:
-        """Return what a new entry holds; codes fill a word."""
-        codes = {"zero": 1 << self.bits - 1, "point": self.point}
-        if fill in codes:
-            return packed_word(codes[str(fill)], self.bits)
-        return fill  # type: ignore[return-value]
+        units = {"1": 1, "byte": 2, "group": self.group, "block": self.block}
+        unit = Fraction(self.bits, WORD) if per == "word" else Fraction(1, units[per])
+        if fill in ("zero", "point"):  # codes fill a word
+            code = self.point if fill == "point" else 1 << self.bits - 1
+            return Place(name, axis, unit=unit, fill=packed_word(code, self.bits))
+        return Place(name, axis, unit=unit, fill=fill)  # type: ignore[arg-type]
 
     def _short_group(self, names: Sequence[str], inputs: int) -> str:
         """Return why new inputs have no code of zero: their group has a zero point of its own."""
