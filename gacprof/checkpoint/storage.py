@@ -103,8 +103,7 @@ def stated_quantisations(config: Mapping[str, Any]) -> list[Any]:
 
 
 def stated_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how a config says its weights are quantised; nothing where it doesn't. Raises
-    :class:`ConfigError` for what is no table."""
+    """Return what a config says of its quantisation. Raises :class:`ConfigError` for no table."""
     stated: Any = [*stated_quantisations(config), {}][0]
     if not isinstance(stated, Mapping):
         raise ConfigError("the config's quantization_config cannot be read: it is no table")

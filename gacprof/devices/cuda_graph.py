@@ -74,8 +74,7 @@ class TimedGraph:
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
     """Return about how long a call takes, from calls enqueued by the host (in ``enqueue_us`` each)
-    while the device sleeps. It was called before. Raises where it waits for the device, which no
-    graph can hold."""
+    while the device sleeps. It was called before. Raises where it waits for the device."""
     with refusing_waits():  # only now: first calls may wait, to load modules
         call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -52,8 +52,7 @@ class Arenas:
 
     def reserve(self, point: Point, reuse_bytes: int) -> None:
         """Reserve memory for the point's operands; cold weights with ``reuse_bytes`` between two
-        uses. Earlier views stay valid. Raises :class:`MeasurementError` for a point of over a
-        quarter of the device's memory."""
+        uses. Earlier views stay valid. Raises :class:`MeasurementError` for a too large point."""
         operator = operators.get(point.operator)
         nbytes, limit = operator.bytes_moved(point), MAX_SHARE * self._memory_bytes
         if nbytes > limit:

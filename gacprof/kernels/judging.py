@@ -5,22 +5,18 @@ asked for to the reach above the last, so that the next better one of each is a 
 the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.sizes import Cause, Side, SizeVerdict, Use, Verdict
 from gacprof.core.verdicts import Bools, Ints, Verdicts
+from gacprof.hardware.architectures import ArchitectureTiers
 from gacprof.kernels.penalties import worst_estimate
-
-if TYPE_CHECKING:
-    from gacprof.hardware.architectures import ArchitectureTiers
 
 Tiers = NDArray[np.int8]
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 class Rules:
     """The rules of one GPU, as a :class:`~gacprof.core.sizes.SizeSource`. They judge attention by a
-    ``torch`` release, by default the newest that was read. Raises :class:`ConfigError` for a GPU or
-    release that is not known."""
+    ``torch`` release, by default the newest. Raises :class:`ConfigError` for what is not known."""
 
     tokens: Sequence[int] = ()
     tolerance = TOLERANCE

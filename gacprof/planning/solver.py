@@ -116,8 +116,7 @@ class Solution:
 
 def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
     """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit (takes,
-    max). ``choice`` holds an index within each row. Raises :class:`PlanError` where nothing
-    fits."""
+    max). ``choice`` holds an index within each row. Raises :class:`PlanError` if none fits."""
     lengths = np.array([len(row) for row in values], int)
     takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(-1, lengths.sum())
     numbers = np.arange(len(lengths))
@@ -129,8 +128,7 @@ def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
 
 
 def solve_options(options: Options, limits: Sequence[float]) -> Solution:
-    """Choose a scenario of each class and an option of each of its rows: the most value within the
-    limits. Raises :class:`PlanError` where no choice fits."""
+    """Choose scenarios and options of the most value. Raises :class:`PlanError` if none fit."""
     room = np.array([most + ROUNDING * abs(most) for most in limits])
     picks = options.best(options.values, options.ties)
     if options.fits(picks, room):
@@ -156,8 +154,7 @@ def solve_options(options: Options, limits: Sequence[float]) -> Solution:
 
 
 def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
-    """Return the best options at the lowest price at which they fit one limit, filled up, and the
-    least upper bound of the value within it."""
+    """Return the best options at the lowest price that fits one limit, and an upper bound."""
     costs, values = options.takes[limit], options.values
     light, heavy = options.best(-costs, -values), options.best(values, costs)
     if costs[light].sum() > most:

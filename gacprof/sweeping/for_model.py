@@ -62,8 +62,7 @@ def suite_for_ranks(
     dtype: str | None = None,
 ) -> Suite:
     """Return the factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks``
-    are the first and the last. Raises :class:`MeasurementError` for an empty range, or a checkpoint
-    without a dense layer."""
+    are the first and last. Raises :class:`MeasurementError` for no ranks or no dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
     if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(

@@ -184,8 +184,7 @@ def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def has_short_rows(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Tell if a matrix's rows, or columns, do not start at multiples of 16 bytes. Of one row, or
-    one column, nobody asks where the next one starts."""
+    """Tell if a matrix's rows, or columns, if several, are off multiples of 16 bytes."""
     is_matrix = 1 in strides[-2:] and min(shape[-2:]) > 1
     return is_matrix and max(strides[-2:]) * itemsize % ROW_BYTES > 0
 

@@ -91,9 +91,8 @@ class Run:
 
 
 def runs_of(launches: Iterable[Launch]) -> list[Run]:
-    """Return the launches, those of one product in kernels of one tier together. A kernel that
-    completes a product, as the sum of split K does, is a part of its run, and the padding of a
-    head_dim one of the attention."""
+    """Return the launches, those of one product in kernels of one tier together, with kernels that
+    complete it (the sum of split K); the padding of a head_dim belongs to the attention."""
     runs: dict[object, Run] = {}
     last_of: dict[RecordedProduct | None, Run] = {}
     for launch in launches:

@@ -134,8 +134,7 @@ class Products:
     def gemms(
         self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
     ) -> list[Gemm]:
-        """Return a module's products on all ranks together, with N of ``others`` added: one dense
-        product where a rank of it is merged (None)."""
+        """Return a module's products on all ranks, N of ``others`` added; merged ones as one."""
         lengths = self.lengths(module, sizes, others)
         if is_merged(module, sizes):
             is_biased = any(gemm.bias for gemm in module.gemms)
@@ -194,8 +193,7 @@ class Products:
         return uses
 
     def step_of(self, dim: Dim) -> int:
-        """Return what a dim's sizes have to be multiples of, so that each of the ranks that share
-        it has whole words and scales of quantised weights."""
+        """Return the multiple of a dim's sizes that gives its ranks whole words and scales."""
         roles = [role_of_module(module) for module in self.inventory.modules_of[dim.name]]
         return dim.step_on(max((self.sharing.ranks[role.shared_by] for role in roles), default=1))
 
@@ -295,12 +293,10 @@ class Products:
         return total if rows else None
 
 
-def products(
-    inventory: Inventory, deployment: Deployment, sizes: NewSizes = AS_STORED
-) -> list[Product]:
-    """Return what one device of a deployment multiplies, with dims at these sizes."""
+def products(inventory: Inventory, deployment: Deployment) -> list[Product]:
+    """Return what one device of a deployment multiplies."""
     model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
-    return model.on_device(inventory.modules, sizes)
+    return model.on_device(inventory.modules)
 
 
 def side_uses(

@@ -47,9 +47,8 @@ class Sharing:
             return defaultdict(int)
 
     def attention_of(self, module: Module) -> AttentionHeads:
-        """Return the heads of a module's own layer. Outside of layers, and where towers number
-        their layers as the text part does, the heads that the config states of the text; for other
-        towers 0 (unknown)."""
+        """Return the heads of a module's own layer; outside of layers, and where a tower's numbers
+        are the text's too, those that the config states of the text; for other towers 0."""
         heads = self._attentions.get(module.layer, set())
         if len(heads) == 1:
             return next(iter(heads))

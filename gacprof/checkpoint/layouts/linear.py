@@ -216,8 +216,7 @@ def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: st
 
 
 def _packed_size(contents: Contents, name: str, ending: str, bits: int) -> tuple[int, int, int]:
-    """Return the out and in features of a tensor with this ending, and its bits, by the config
-    unless shapes tell them; 0 where it is not packed."""
+    """Return the out and in features of a tensor, and its bits; 0 where it is not packed."""
     info = contents.tensors[name]
     if ending == "_blocks" and len(info.shape) == 4:  # MXFP4 of all experts, 2 weights a byte
         return info.shape[1], info.shape[2] * info.shape[3] * 2, 4
