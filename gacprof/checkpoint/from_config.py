@@ -4,8 +4,6 @@
 layers a kind of layer has. A size that the config doesn't say is 0; it is never assumed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -147,7 +145,7 @@ class ConfigSizes:
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
-    def with_sizes(self, sizes: Mapping[str, int]) -> ConfigSizes:
+    def with_sizes(self, sizes: Mapping[str, int]) -> "ConfigSizes":
         """Return a copy with other sizes, such as the heads of another kind of attention."""
         other = copy(self)
         other.sizes = {**self.sizes, **sizes}

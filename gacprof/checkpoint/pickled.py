@@ -5,8 +5,6 @@ modules (torch/nn/modules/module.py). ``torch.save`` writes a zip file of ``<roo
 record for each storage, ``<root>/data/<key>``, uncompressed (torch/serialization.py).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pickle
@@ -39,7 +37,7 @@ class Inert:
     state: Any
     items: dict[Any, Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
         self = object.__new__(cls)
         self.args, self.state, self.items = args, {}, {}
         return self

@@ -98,20 +98,19 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     slicing = weights.with_suffix(".json")
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
-    contents = replace(contents, side=side, factors=factors)
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").exists():
-        base = str(read_json_object(adapter).get("base_model_name_or_path"))[:MAX_BASE_NAME]
-        raise CheckpointError(
-            f"{path} is an adapter of {base}, beside whose weights it runs: give that model, or "
-            "merge the adapter into it first"
-        )
+    config, adapter = contents.config, folder / "adapter_config.json"
     if (folder / "config.json").exists():
         config = read_json_object(folder / "config.json")
         side |= {name: read_json_object(folder / name) for name in format_files(folder)}
         if "quantization_config" not in config:
             config = {**format_beside(folder), **config}
-        contents = replace(contents, config=config, side=side)
+    elif adapter.is_file():
+        base = str(read_json_object(adapter).get("base_model_name_or_path"))[:MAX_BASE_NAME]
+        raise CheckpointError(
+            f"{path} is an adapter of {base}, beside whose weights it runs: give that model, or "
+            "merge the adapter into it first"
+        )
+    contents = replace(contents, config=config, side=side, factors=factors)
     return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))
 
 

@@ -1,7 +1,5 @@
 """How weights are stored: a format by name, or by a config's own ``quantization_config``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +58,7 @@ class Storage:
     layers: int = MAX_LAYERS
     method: str = ""
 
-    def of_modules(self, modules: Sequence[str]) -> Storage:
+    def of_modules(self, modules: Sequence[str]) -> "Storage":
         """Return how these modules are stored: plain where all layers ignore all of them."""
         numbers = [len(layers_named(self.ignored, self.layers, module)) for module in modules]
         return PLAIN if numbers and min(numbers) == self.layers else self

@@ -1,7 +1,5 @@
 """The CPU as a device: a monotonic clock around each call, compute threads bound to cores."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +35,7 @@ class CpuDevice:
         self.last_call_s = -math.inf
         self.prepared_points = 0
 
-    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CpuSession]:
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list["CpuSession"]:
         return [CpuSession(self, points) for points in axes]
 
     def close(self) -> None:

@@ -4,8 +4,6 @@ One trace of all points of all axes names kernels before any capture, since trac
 in each other's way. The same steps run on a virtual GPU, whose kernels are real and times nan.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -79,7 +77,7 @@ class CudaDevice:
                     x @ x
                 torch.cuda.synchronize(index)
 
-    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list["CudaSession"]:
         """Prepare axes in steps that each take all of them: memory, calls, one trace, captures."""
         sessions = [CudaSession(self, points) for points in axes]
         steps: list[tuple[CudaSession, int]] = []

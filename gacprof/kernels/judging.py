@@ -127,7 +127,9 @@ def verdict_on(
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
-        mostly = is_mostly(table, uses, tiers)
+        worst, use = max(zip(tiers, uses, strict=True), key=lambda pair: pair[0])
+        of_dtype = table.tiers[use.dtype]
+        mostly = worst < len(of_dtype) and of_dtype[worst].mostly  # not surely faster
         verdict, cause = "undecided" if mostly else "misaligned", "alignment"
         doubt = f"{size + better} gets better ones" + ", mostly faster" * mostly
     elif not kernel:
@@ -149,13 +151,6 @@ def why_unserved(uses: Sequence[Use], tiers: Sequence[int], size: int) -> str:
         if tier == NOT_SERVED:
             return f"no kernel serves N={lengths[0]}, K={lengths[1]} in {use.dtype}"
     return ""
-
-
-def is_mostly(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> bool:
-    """Return whether better tiers than the worst use's are mostly, not surely, faster."""
-    tier, use = max(zip(tiers, uses, strict=True), key=lambda pair: pair[0])
-    of_dtype = table.tiers[use.dtype]
-    return tier < len(of_dtype) and of_dtype[tier].mostly
 
 
 def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:

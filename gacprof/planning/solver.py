@@ -7,8 +7,6 @@ on what a limit counts is bisected: at any price the best options give an upper 
 left between the two, HiGHS narrows it, for seconds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator, Sequence
@@ -96,7 +94,7 @@ class Options:
     def fits(self, picks: Ints, room: Floats) -> bool:
         return bool((self.takes[:, picks].sum(1) <= room).all())
 
-    def beside(self, picks: Ints) -> tuple[Options, Ints]:
+    def beside(self, picks: Ints) -> tuple["Options", Ints]:
         """Return these picks' scenarios, every row as a class, and the index each option had."""
         places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
         rows = np.unique(self.row_of[places], return_inverse=True)[1]
