@@ -159,7 +159,7 @@ def word_of(sizes: Sizes) -> str:
 
 
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
-    """Return sizes by dim name, None for merged. Raises Plan- or CheckpointError."""
+    """Return sizes by dim name, None for merged. Raises PlanError or CheckpointError."""
     if isinstance(sizes, Mapping):
         return sizes
     multiple = PADDED.fullmatch(word_of(sizes))
