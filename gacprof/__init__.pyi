@@ -35,8 +35,8 @@ from .operators.own import operator as operator
 from .planning.pareto import pareto as pareto
 from .planning.plan import Plan as Plan
 from .planning.planner import plan as plan
-from .realigning.in_memory import realign_model as realign_model
 from .realigning.realign import realign as realign
+from .realigning.realign import realign_model as realign_model
 from .reporting.page import report as report
 from .reporting.tables import table as table
 from .sweeping.fleet import sweep_fleet as sweep_fleet

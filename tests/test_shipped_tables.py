@@ -34,6 +34,7 @@ from gacprof.hardware.architectures import ARCHITECTURES
 from gacprof.hardware.datasheet import SHEET
 from gacprof.kernels.attention import ATTENTION
 from gacprof.kernels.names import NAMES
+from gacprof.kernels.ncu import METRICS_FILE
 from gacprof.kernels.penalties import TABLE as PENALTIES
 from gacprof.kernels.requirements import DEMANDS
 from gacprof.lint.products import COUNTS_FILE
@@ -69,6 +70,7 @@ MODELS: dict[Path, type] = {
     FACTORS_FILE: dict[str, list[Factors]],
     FAMILIES: FamilyTables,
     LIBRARIES_FILE: dict[str, LibraryRow],
+    METRICS_FILE: dict[str, str],
     NAMES: NameTables,
     NEUTRAL_FILE: dict[str, list[str]],
     PENALTIES: PenaltyTables,

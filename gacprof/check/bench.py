@@ -6,8 +6,6 @@ slows the whole round cancels. A GPU is also timed by a captured CUDA graph, sin
 decodes small models only as fast as the host launches kernels.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import time
@@ -79,8 +77,7 @@ class Timing:
 class BenchResult(Table):
     """The times of models. ``timings`` are by workload and model, the first model first;
     ``replicates`` are the first model's A/A replicate at each workload, whose verdict is undecided
-    by that rule. ``not_captured`` is why the captured workload is missing on a CUDA device, else
-    empty."""
+    by that rule. ``not_captured`` is why a CUDA device lacks the captured workload, else empty."""
 
     schema: ClassVar[str] = "gacprof.BenchResult/1"
     rows_in: ClassVar[str] = "timings"
@@ -209,8 +206,7 @@ def bench(
 def run_rounds(
     models: Sequence[nn.Module], workloads: dict[str, Sequence[Workload]], seconds: float
 ) -> dict[str, np.ndarray]:
-    """Return times [rounds, models] in µs of every workload, from rounds run until the time is
-    over."""
+    """Return times [rounds, models] in µs of every workload, until the time is over."""
     draw = random.Random(SEED)
     rounds: dict[str, list[list[float]]] = {name: [] for name in workloads}
     number = 0
@@ -243,9 +239,8 @@ def move_weights(models: Sequence[nn.Module], draw: random.Random) -> None:
 
 
 def compare(names: Sequence[str], workload: str, times_us: np.ndarray) -> list[Timing]:
-    """Return the models' timings and last the replicate's, from times [rounds, models and
-    replicate]. Models are compared with the mean of the first and its replicate, the replicate with
-    the first."""
+    """Return the models' timings and last the replicate's, from times [rounds, columns]. Models
+    are compared with the mean of the first and its replicate, the replicate with the first."""
     # In logs a model twice as fast and one twice as slow are equally far from 1
     logs = np.log(times_us)
     # Two runs of the reference: their mean has less noise than either

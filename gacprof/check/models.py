@@ -1,7 +1,5 @@
 """Models to check: loaded one by one or side by side, on one device, in one dtype."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +27,7 @@ Checkpoint = str | Path | Inventory  # a folder or weights file of any layout, o
 
 
 def torch_device(name: str | None) -> torch.device:
-    """Return the device of that name; by default the accelerator where there is one, else the
-    CPU."""
+    """Return the device of that name; by default the accelerator, where there is one."""
     if name is None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return accelerator or torch.device("cpu")

@@ -5,8 +5,6 @@ count. Windows are hard for all models alike, so differences are taken window by
 interval is that of their mean.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,8 +47,7 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Perplexities(Table):
-    """The perplexities of models on the same ``tokens`` of a text; ``predictions`` are those of
-    each window."""
+    """The perplexities of models on ``tokens`` of a text; ``predictions`` are by window."""
 
     schema: ClassVar[str] = "gacprof.Perplexities/1"
     rows_in: ClassVar[str] = "models"
@@ -182,8 +179,7 @@ def window_nats(model: nn.Module, ids: torch.Tensor, window: Window) -> float:
 
 
 def paired_change(more_nats: np.ndarray, predictions: np.ndarray) -> Interval:
-    """Return the relative change of a perplexity, with Student's interval from the windows'
-    residuals."""
+    """Return the relative change of a perplexity, with Student's interval over the windows."""
     count = len(more_nats)
     mean = more_nats.sum() / predictions.sum()
     # A window counts by its predictions, of which the first has more and the last fewer

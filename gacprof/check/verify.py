@@ -5,8 +5,6 @@ expert or neuron. So weights are compared first; where they differ, logits can s
 function differs, and never that it does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -206,8 +204,7 @@ def compare_logits(
     dtype: str,
     device: torch.device,
 ) -> LogitErrors:
-    """Compare logits on the same tokens. Each model also runs in a wider type, which tells its
-    rounding."""
+    """Compare logits on the same tokens; runs in a wider type tell each model's rounding."""
     expected = logits_of(inventory, tokens, dtype, device)
     logits = logits_of(other, tokens, dtype, device)
     if logits.shape != expected.shape:

@@ -6,8 +6,6 @@ a dim has grown in all of its places (in quantised weights the codes of zero, an
 once. Files are mapped: no more than one layer is in memory at a time.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch
@@ -65,8 +63,7 @@ def own_names(inventory: Inventory) -> dict[str, str]:
 
 
 def padded(inventory: Inventory, other: Inventory) -> NewValues:
-    """Return the tensors of a checkpoint, padded where dims of another one are larger, and with
-    its groups of scales where those are finer."""
+    """Return a checkpoint's tensors with larger dims and finer groups of another one."""
     sizes = {dim.name: dim.size for dim in other.dims if dim.adjustable}
     changes = [Change(dim, sizes.get(dim.name, 0)) for dim in inventory.dims]
     larger = tuple(change for change in changes if change.size > change.dim.size)

@@ -1,7 +1,5 @@
 """Keep configs true to what a checkpoint's model computes, also after its dims were resized."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -63,8 +61,7 @@ def config_with_groups(config: Mapping[str, Any], size: int) -> dict[str, Any]:
 
 
 def _with_groups(stated: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return a quantization_config with groups of a size; in compressed-tensors, for weights
-    only."""
+    """Return a quantization_config with groups of a size; of compressed-tensors' the weights'."""
     if "config_groups" not in stated:
         key = "q_group_size" if "q_group_size" in stated else "group_size"
         return {**stated, key: size}
@@ -106,8 +103,7 @@ def sizes_refusal(inventory: Inventory, sizes: NewSizes) -> str:
 def _with_ranks(
     config: Mapping[str, Any], row: Factors, inventory: Inventory, sizes: NewSizes
 ) -> dict[str, Any]:
-    """Return the config with a tool's new ranks; a plain model's where nothing is factored any
-    more."""
+    """Return the config with a tool's new ranks; a plain model's where no factors are left."""
     ranks = dict(config[row.rank_key])
     for module in inventory.modules:
         if module.name in ranks and len(module.gemms) > 1:

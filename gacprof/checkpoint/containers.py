@@ -1,7 +1,5 @@
 """Find and read a folder's weights: the file or index that holds them, and an index's shards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,8 +49,7 @@ def find_weights(folder: Path) -> Path:
 
 def check_link(path: Path) -> None:
     """Raise :class:`CheckpointError` for a link out of its folder, by which a foreign checkpoint
-    could have us copy any file of this machine. Links of the hub's cache lead into
-    ``models--X/blobs``."""
+    could have us copy any file here. Links of the hub's cache lead into ``models--X/blobs``."""
     folder, target = path.parent.resolve(), path.resolve()
     caches = [root / "blobs" for root in folder.parents if root.name.startswith("models--")]
     if not any(map(target.is_relative_to, (folder, *caches))):

@@ -4,8 +4,6 @@ No answer is *ok* over a gap. A key of a config is accounted for where it was re
 hold no size; a matrix where it belongs to a product, or to what is known to be none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,8 +73,7 @@ def key_gaps(sizes: ConfigSizes) -> Iterator[Gap]:
 
 
 def contradictions(sizes: ConfigSizes) -> Iterator[Gap]:
-    """Return numbers of a config that contradict each other, as tools leave them that change one
-    alone."""
+    """Return numbers of a config that contradict each other: tools may change one alone."""
     heads = sizes.get("mamba_heads") * sizes.get("mamba_head_dim")
     width = sizes.get("mamba_d_ssm") or sizes.get("mamba_expand") * sizes.get("hidden_size")
     if heads and width and heads != width:  # the models' own configs refuse it

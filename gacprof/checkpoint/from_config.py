@@ -4,8 +4,6 @@
 layers a kind of layer has. A size that the config doesn't say is 0; it is never assumed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
@@ -17,31 +15,35 @@ from typing import Any
 from gacprof.checkpoint.inventory import AttentionHeads, Inventory, Module
 from gacprof.checkpoint.layouts.configs import (
     auto_adjusted,
+    leaves,
     part_of,
     quotient,
     stated_size,
+    two_thirds,
     whole_number,
 )
 from gacprof.checkpoint.layouts.names import layer_of
-from gacprof.checkpoint.single_layers import read_layers
 from gacprof.core.dtypes import dtype_name
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import row_of_word, shipped_table
 from gacprof.core.sizes import Gemm
 
 FAMILIES = Path(__file__).with_name("families.toml")
-PARTS = {"ffn_config": "", "attn_config": "", "linear_attn_config": "linear_"}
-"""Tables of the text part's sizes (DBRX and MPT, Kimi Linear), with what stands before their names
-where a config has them outside of the table."""
+FIELDS = ("num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size")
+"""What a config may state layer by layer, in its table or list of layers; the width last."""
+TABLES_OF_LAYERS = ("per_layer_config", "block_configs")
+PUZZLE: dict[tuple[str, ...], Any] = {
+    ("attention", "no_op"): bool,
+    ("attention", "n_heads_in_group"): int,
+    ("ffn", "no_op"): bool,
+    ("ffn", "intermediate_size"): int,
+    ("ffn", "ffn_mult"): int | float,
+    ("ffn", "hidden_act"): str,
+}
+"""What is known of a layer of a Puzzle model (Nemotron-NAS): plain attention, a dense MLP."""
+MAX_MULTIPLIER = 1 << 31
 MAMBA_CHANNELS_PER_STEP = 16  # the rank of the time step where none is stated (Mamba-1, Jamba)
 TOWERS = ("vision_config", "visual", "vision_tower_config", "vit_config")
-COMPRESSED = {
-    *("truncation_ranks", "head_wise_ranks", "slicing_config", "lowrank_config", "rank_map"),
-    "block_configs",
-}
-"""Fields of single layers' sizes (configs of ASVD, PaLU and others, Nemotron-NAS)."""
-COMPRESSORS = r"asvd|palu|svdllm|slicegpt|basel|dobi"
-"""Words in the class names that compressors give their models (``ASVDLlamaForCausalLM``)."""
 Family = Mapping[str, Any]  # a row of families.toml: what configs of some model types mean
 TABLES = shipped_table(FAMILIES, dict[str, Any])
 FAMILY_OF = row_of_word({name: row["types"] for name, row in TABLES["families"].items()})
@@ -73,7 +75,7 @@ class ConfigSizes:
         _, text = part_of(self.whole)
         values: dict[str, Any] = {}
         stated = {**self.whole, **text}
-        for name, prefix in PARTS.items():
+        for name, prefix in TABLES["parts"].items():
             if isinstance(stated.get(name), Mapping):
                 values |= {f"{prefix}{key}": value for key, value in stated[name].items()}
         values |= stated
@@ -84,8 +86,9 @@ class ConfigSizes:
         kinds = read_layers(values, "by_layer" in family)
         self.values = ReadKeys(values)
         self.missing: list[str] = []
-        named = [key for key in values if key in COMPRESSED]
-        named += re.findall(COMPRESSORS, str(self.values.get("architectures")).lower())
+        named = [key for key in values if key in TABLES["compressed"]["fields"]]
+        words = "|".join(TABLES["compressed"]["classes"])
+        named += re.findall(words, str(self.values.get("architectures")).lower())
         if named:
             raise ConfigError(
                 f"the config is of a compressed model ({', '.join(named)}): 'gacprof diagnose "
@@ -108,15 +111,13 @@ class ConfigSizes:
             self.other_attentions = [{n: self.sizes[size] for n, size in TABLES["second"].items()}]
 
     def _heads_of(self, kind: Mapping[str, Any]) -> dict[str, int]:
-        """Return the heads of a further kind of attention layers: as it states them, or as the
-        first kind's."""
+        """Return the heads of a further kind of attention layers: as stated, or as the first's."""
         names = ("heads", "kv_heads", "head_dim")
         heads = {name: stated_size(kind, self.fields[name]) or self.sizes[name] for name in names}
         return {"value_dim": self.sizes["v_head_dim"] or heads["head_dim"], **heads}
 
     def _completed(self, stated: Mapping[str, int]) -> dict[str, int]:
-        """Return all sizes: as stated, else as the family means them, else as they follow from
-        others."""
+        """Return all sizes: as stated, as the family means them, or as they follow from others."""
         sizes, family, values = dict(stated), self.family, self.values
         hidden, heads = sizes["hidden_size"], sizes["heads"]
         if values.get("multi_query") is True and not values.get("new_decoder_architecture"):
@@ -144,7 +145,7 @@ class ConfigSizes:
         sizes["mlp_width"] = sizes["mlp_width"] or sizes["intermediate_size"]
         return sizes
 
-    def with_sizes(self, sizes: Mapping[str, int]) -> ConfigSizes:
+    def with_sizes(self, sizes: Mapping[str, int]) -> "ConfigSizes":
         """Return a copy with other sizes, such as the heads of another kind of attention."""
         other = copy(self)
         other.sizes = {**self.sizes, **sizes}
@@ -163,8 +164,7 @@ class ConfigSizes:
         return (*stated, *fields, name)[0]
 
     def side(self, name: str) -> int:
-        """Return the length of a product's side; 0, which is noted, where a size of it is
-        missing."""
+        """Return the length of a product's side; 0 where a size is missing, which is noted."""
         terms = TABLES["sides"].get(name, [[name]])
         unknown = [size for size in chain.from_iterable(terms) if not self.get(size)]
         self.missing += map(self.field, unknown)
@@ -176,8 +176,7 @@ class ConfigSizes:
         return dtype_name(self.values.get("dtype") or self.values.get("torch_dtype") or "bfloat16")
 
     def has_block(self, block: str) -> bool:
-        """Return whether the config lists layers with a kind of block, or lists no kinds of
-        layers."""
+        """Return whether the config lists layers with this kind of block, or no kinds at all."""
         listed = self.values.get("layer_types") or self.values.get("layers_block_type")
         kinds = set(map(str, listed)) if isinstance(listed, list) else set()
         of_block = TABLES["layer_kinds"].get(block, kinds)
@@ -260,8 +259,7 @@ def _blocks(sizes: ConfigSizes) -> Iterable[str]:
 
 
 def mlp_widths(sizes: ConfigSizes) -> list[int]:
-    """Return the distinct widths of dense MLPs, ascending; [0] where there is one of unknown
-    width."""
+    """Return the distinct widths of dense MLPs, ascending; [0] where there is an unknown one."""
     family, values, width = sizes.family, sizes.values, sizes.get("mlp_width")
     listed = values.get("intermediate_size")
     if isinstance(listed, list):
@@ -281,3 +279,57 @@ def mlp_widths(sizes: ConfigSizes) -> list[int]:
             in_pattern and not are_all_sparse and values.get("interleave_moe_layer_step") != 1
         )
     return [width] if width and is_there else []
+
+
+def read_layers(values: dict[str, Any], is_native: bool) -> list[dict[str, Any]]:
+    """Read what a config states of single layers: its widths become a list under their own name.
+
+    Returns the fields of each kind of attention but the first, which are written into ``values``.
+    The table of layers stays among the values, to be refused or named, where it states anything
+    else of a layer, and where no engine's class reads it (not ``is_native``).
+    """
+    layers = _single_layers(values)
+    if not layers or not set().union(*layers) <= set(FIELDS):
+        return []
+    if is_native:
+        for table in TABLES_OF_LAYERS:
+            values.pop(table, None)
+    widths = [layer.pop("intermediate_size") for layer in layers if "intermediate_size" in layer]
+    if widths:
+        values["intermediate_size"] = widths if len(set(map(str, widths))) > 1 else widths[0]
+    first, *others = {str(layer): layer for layer in layers if layer}.values() or ({},)
+    values |= first
+    return others
+
+
+def _single_layers(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of each layer, where a config states some layer by layer."""
+    blocks, by_layer = values.get("block_configs"), values.get("per_layer_config")
+    if isinstance(blocks, list):
+        layers = [_puzzle_layer(block, values) for block in blocks]
+        return layers if all(all(layer.values()) for layer in layers) else []
+    if not isinstance(by_layer, Mapping):
+        return []
+    base = {field: values.get(field) for field in FIELDS}
+    layers = [base | dict(fields) for fields in by_layer.values() if isinstance(fields, Mapping)]
+    are_all = len(layers) == values.get("num_hidden_layers")
+    return layers if are_all else [base, *layers]
+
+
+def _puzzle_layer(block: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a layer's fields by its block; 0 where it says none, or more than is known."""
+    stated = {path: value for path, value in leaves(block).items() if value}
+    if not all(isinstance(value, PUZZLE.get(path, ())) for path, value in stated.items()):
+        return {"block_configs": 0}
+    layer: dict[str, Any] = {}
+    if ("attention", "no_op") not in stated:
+        heads = whole_number(values.get("num_attention_heads"), "num_attention_heads")
+        group = stated.get(("attention", "n_heads_in_group"), 0)
+        layer["num_key_value_heads"] = group and quotient(heads, group)
+    if ("ffn", "no_op") not in stated:
+        layer["intermediate_size"] = stated.get(("ffn", "intermediate_size"), 0)
+        times = stated.get(("ffn", "ffn_mult"), 0)
+        if 0 < times < MAX_MULTIPLIER:
+            hidden = whole_number(values.get("hidden_size"), "hidden_size")
+            layer["intermediate_size"] = two_thirds(times * hidden)
+    return layer

@@ -6,8 +6,6 @@ dimension that may change without changing the model's interface (a rank, an MLP
 resizing all of its places together.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -217,8 +215,7 @@ class Dim:
         return math.lcm(*(place.unit.denominator for place in self.places))
 
     def step_on(self, ranks: int) -> int:
-        """Return what sizes have to be multiples of, so that each rank has whole words, and scales
-        of its own."""
+        """Return the multiple of sizes that gives each rank whole words and scales of its own."""
         is_shared = ranks > 1 and self.scale_step > 1
         return math.lcm(self.step, self.scale_step * ranks) if is_shared else self.step
 
@@ -372,8 +369,6 @@ class Inventory(Contents, Table):
         can. A tensor beside them (a dense weight, a scale, the bias of one group) would be lost."""
         ranks = self.ranks_of(module)
         beside = set(self.below(module.name)) - set(module.parameters)
-        if not ranks:
-            return "it has no factors"
         if beside:
             return f"{min(beside)} stands beside its factors"
         switch = "attention_bias" if module.role in ("q", "k", "v", "qkv", "o") else "mlp_bias"

@@ -1,7 +1,5 @@
 """Layers of torch models that transformers does not have: chains of factors, SliceGPT's layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +14,7 @@ from gacprof.core.errors import CheckpointError
 
 class Factored(nn.Module):
     """A linear layer as factors: ``y = outer(inner(x))`` with inner [r, in] and outer [out, r]. A
-    grouped one has an outer for each group [out/G, rᵢ], which reads its own section of what inner
-    [Σrᵢ, in] gives."""
+    grouped one has an outer [out/G, rᵢ] for each group, reading its section of inner's [Σrᵢ]."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()

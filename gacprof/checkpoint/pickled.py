@@ -5,8 +5,6 @@ modules (torch/nn/modules/module.py). ``torch.save`` writes a zip file of ``<roo
 record for each storage, ``<root>/data/<key>``, uncompressed (torch/serialization.py).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import pickle
@@ -39,7 +37,7 @@ class Inert:
     state: Any
     items: dict[Any, Any]
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
         self = object.__new__(cls)
         self.args, self.state, self.items = args, {}, {}
         return self
@@ -99,8 +97,7 @@ class InertUnpickler(pickle._Unpickler):
         return type("Inert", (Inert,), {"class_name": f"{module}.{name}"})
 
     def persistent_load(self, pid: Any) -> tuple[str, str]:
-        """Return a storage's key and element type; ``pid`` is ['storage', class, key, location,
-        size]."""
+        """Return key and type of a storage; ``pid`` is ['storage', class, key, location, size]."""
         _, storage, key, *_ = pid
         if not isinstance(key, str):
             raise TypeError("the key of a storage is no text")
@@ -155,8 +152,7 @@ def _unpickled(archive: zipfile.ZipFile, file: Any) -> tuple[Any, dict[str, rang
 
 
 def _model_in(value: Any) -> Any:
-    """Return the model or state dict: a pickle's value itself, or an entry of the dict around
-    it."""
+    """Return the model or state dict: a pickle's value, or an entry of the dict around it."""
     # A pickle may hold itself: the depth is bounded
     for _ in range(4):
         items = _items(value)

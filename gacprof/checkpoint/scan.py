@@ -16,11 +16,14 @@ from gacprof.checkpoint.containers import (
     read_hub,
     read_json_object,
     read_weights,
+    weights_in,
 )
 from gacprof.checkpoint.inventory import Contents, Inventory, TensorInfo
 from gacprof.checkpoint.layouts.describe import describe
 from gacprof.checkpoint.layouts.widths import IN_HALVES
-from gacprof.core.errors import CheckpointError
+from gacprof.checkpoint.storage import TABLES
+from gacprof.core.errors import CheckpointError, ConfigError
+from gacprof.core.files import read_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,12 +34,8 @@ _SIDE_FILES = re.compile(
     r"|.*processor_config\.json|(configuration|modeling|tokenization)_.*\.py|LICENSE.*|NOTICE.*"
 )
 """Files that belong to a checkpoint besides its weights."""
-FORMAT_FILES = {
-    "hf_quant_config.json": "modelopt",
-    "quantize_config.json": "gptq",
-    "quant_config.json": "awq",
-}
-"""Files beside config.json that state a format, and whose it is: ModelOpt's, GPTQ's, AutoAWQ's."""
+FORMAT_FILES: Mapping[str, str] = TABLES["files"]
+"""Files beside config.json that state a format, and whose it is."""
 MAX_BASE_NAME = 200  # characters of a stranger's text that a message shows
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}(@[\w./-]{1,100})?")
 
@@ -99,20 +98,19 @@ def scan(path: str | Path, *, factors: tuple[str, str] | None = None) -> Invento
     slicing = weights.with_suffix(".json")
     if weights.suffix == ".pt" and slicing.is_file():  # SliceGPT's, beside its weights
         side[slicing.name] = read_json_object(slicing)
-    contents = replace(contents, side=side, factors=factors)
-    adapter = folder / "adapter_config.json"
-    if adapter.is_file() and not (folder / "config.json").exists():
-        base = str(read_json_object(adapter).get("base_model_name_or_path"))[:MAX_BASE_NAME]
-        raise CheckpointError(
-            f"{path} is an adapter of {base}, beside whose weights it runs: give that model, or "
-            "merge the adapter into it first"
-        )
+    config, adapter = contents.config, folder / "adapter_config.json"
     if (folder / "config.json").exists():
         config = read_json_object(folder / "config.json")
         side |= {name: read_json_object(folder / name) for name in format_files(folder)}
         if "quantization_config" not in config:
             config = {**format_beside(folder), **config}
-        contents = replace(contents, config=config, side=side)
+    elif adapter.is_file():
+        base = str(read_json_object(adapter).get("base_model_name_or_path"))[:MAX_BASE_NAME]
+        raise CheckpointError(
+            f"{path} is an adapter of {base}, beside whose weights it runs: give that model, or "
+            "merge the adapter into it first"
+        )
+    contents = replace(contents, config=config, side=side, factors=factors)
     return describe(contents, str(path), tuple(sorted({*side_files(folder), *side})))
 
 
@@ -168,3 +166,35 @@ def _inventory_of_model(model: nn.Module) -> Inventory:
             attributes[name] = {IN_HALVES: getattr(module, IN_HALVES)}
     contents = Contents(tensors, config.to_dict() if config else {}, attributes=attributes)
     return describe(contents, f"{type(model).__name__} in memory")
+
+
+def read_model(
+    config: str | Path | Mapping[str, Any],
+) -> tuple[str, Mapping[str, Any], Inventory | None]:
+    """Return a model's name, its config with a format's file beside it, and a folder's headers."""
+    if isinstance(config, Mapping):
+        return "config", checked_config("config", config), None
+    name, path = str(config), Path(config)
+    stored: Inventory | None = None
+    if not path.exists() and path.suffix != ".json" and HUB_NAME.fullmatch(name):
+        stored = scan(name)
+        return name, checked_config(name, stored.config), stored
+    if path.is_dir():
+        stored = scan(path) if weights_in(path) else None
+        path = path / "config.json"
+    try:
+        values = read_object(path)
+        if "quantization_config" not in values:
+            values = {**format_beside(path.parent), **values}
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is not there: download the config.json first") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no JSON of a config: {error}") from None
+    return name, checked_config(name, values), stored
+
+
+def checked_config(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config. Raises :class:`ConfigError` for an empty one."""
+    if not values:
+        raise ConfigError(f"{name} holds no config: give a config.json or a folder with one")
+    return values

@@ -1,7 +1,5 @@
 """How weights are stored: a format by name, or by a config's own ``quantization_config``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +14,11 @@ from gacprof.core.files import row_of_word, shipped_table
 from gacprof.kernels.requirements import DEMANDS
 
 GROUPED = ("awq", "gptq", "int4")
-DEFAULT_GROUPS = {**dict.fromkeys(GROUPED, 128), "int8_w8a16": -1}
-"""As GPTQModel, AutoAWQ and llm-compressor have them."""
-MAY_GROUP = (*GROUPED, "int8_w8a16", "nvfp4", "mxfp4", "mxfp8", "fp8_channel", "int8_w8a8")
 SUFFIXED = r"^(ct_|compressed_tensors_)?(.*?)(?:_g\D*([1-9]\d*)|(_block)\D*([1-9]\d*)?(?:x\d+)?)?$"
 """A format's name behind compressed-tensors' prefix, and before a group or block of scales."""
 EXAMPLES = "bf16, fp8, fp8-channel, fp8-block, nvfp4, mxfp4, int8, awq-g128, gptq-g64, gguf-q4_k"
 IGNORED = r"ignore|ignored_layers|exclude_modules|modules_to_not_\w+|llm_int8_skip_modules"
 """Fields of a quantization_config that list modules which stay as they are."""
-UNNAMED = {"w_bit": "awq", "bits": "gptq", "quant_algo": "modelopt"}
-"""The method by a field of AutoAWQ's quant_config.json, AutoGPTQ's quantize_config.json and
-ModelOpt's hf_quant_config.json, which do not name it."""
-AUTOAWQ_NAMES = {"w_bit": "bits", "q_group_size": "group_size"}
 QUANTISATION_KEYS = ("quantization_config", "compression_config")
 MAX_GROUP = 1 << 20  # inputs; published layers have 2^16
 PLAIN_BITS = 16  # a rule with this many leaves a module as it is
@@ -38,6 +29,7 @@ KV_TYPES = {"none": "16 bit", "auto": "16 bit"}
 MAX_LAYERS = 128  # looked up where the config doesn't say how many there are
 TABLES = shipped_table(DEMANDS / "formats.toml", dict[str, Any])
 FORMATS = row_of_word(TABLES["formats"])
+GROUPS: Mapping[str, int] = TABLES["groups"]  # the default by format that may have groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +58,8 @@ class Storage:
     layers: int = MAX_LAYERS
     method: str = ""
 
-    def of_modules(self, modules: Sequence[str]) -> Storage:
-        """Return how these modules are stored: plain where all of them are ignored in all
-        layers."""
+    def of_modules(self, modules: Sequence[str]) -> "Storage":
+        """Return how these modules are stored: plain where all layers ignore all of them."""
         numbers = [len(layers_named(self.ignored, self.layers, module)) for module in modules]
         return PLAIN if numbers and min(numbers) == self.layers else self
 
@@ -92,9 +83,9 @@ def storage_named(text: str) -> Storage:
         return Storage("gguf", text, gguf=gguf)
     if block and form.startswith("fp8"):
         form = "fp8_block"
-    elif block or not form or (group and form not in MAY_GROUP):
+    elif block or not form or (group and form not in GROUPS):
         raise ConfigError(f"no quantisation '{text}' is known: use one such as {EXAMPLES}")
-    tool, default = "ct" if tool else "", DEFAULT_GROUPS.get(form, 0)
+    tool, default = "ct" if tool else "", GROUPS.get(form, 0)
     stored = name not in ("bitsandbytes", "fp8")
     return Storage(
         form, text, int(group or default), int(side or 128), tool, stored=stored, dynamic=not stored
@@ -102,8 +93,7 @@ def storage_named(text: str) -> Storage:
 
 
 def stated_quantisations(config: Mapping[str, Any]) -> list[Any]:
-    """Return all that a config says of how its weights are quantised, at the top first, then in
-    its text part."""
+    """Return all that a config says of how weights are quantised, its text part's last."""
     stated = []
     for place in (config, part_of(config)[1]):
         stated += [place[key] for key in QUANTISATION_KEYS if place.get(key)]
@@ -111,8 +101,7 @@ def stated_quantisations(config: Mapping[str, Any]) -> list[Any]:
 
 
 def stated_quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how a config says its weights are quantised; nothing where it doesn't. Raises
-    :class:`ConfigError` for what is no table."""
+    """Return what a config says of its quantisation. Raises :class:`ConfigError` for no table."""
     stated: Any = [*stated_quantisations(config), {}][0]
     if not isinstance(stated, Mapping):
         raise ConfigError("the config's quantization_config cannot be read: it is no table")
@@ -128,8 +117,8 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
     ignored: list[str] = []
     try:
         stated = {**stated, **stated.get("quantization", {})}  # ModelOpt's hf_quant_config.json
-        for name in AUTOAWQ_NAMES.keys() & stated.keys():
-            stated[AUTOAWQ_NAMES[name]] = stated[name]
+        for name in TABLES["other_names"].keys() & stated.keys():
+            stated[TABLES["other_names"][name]] = stated[name]
         for name in filter(re.compile(IGNORED).fullmatch, stated):
             ignored += map(str, stated[name] or ())
         # GPTQModel's and AutoRound's rules for single modules
@@ -158,7 +147,7 @@ def storage_of_config(config: Mapping[str, Any], layers: int = 0) -> Storage:
 
 
 def _method_of(stated: Mapping[str, Any]) -> str:
-    unnamed = [method for key, method in UNNAMED.items() if key in stated]
+    unnamed = [method for key, method in TABLES["unnamed"].items() if key in stated]
     named = stated.get("quant_method", [*unnamed, "unknown"][0])
     return str(named or "unknown").lower().replace("-", "_").removesuffix("_marlin")
 
@@ -176,14 +165,14 @@ def _by_method(method: str, stated: Mapping[str, Any]) -> Storage:
         form = "awq"
     if form in ("awq", "gptq"):
         form = {4: form, 8: "int8_w8a16"}.get(bits, "unknown")
-        group = group or DEFAULT_GROUPS["gptq"]
+        group = group or GROUPS["gptq"]
     elif form.startswith("fp8") and stated.get("weight_block_size"):
         # engines scale the inputs of blocks as they come
         form = {"static": "unknown"}.get(scheme, "fp8_block")
     return Storage(
         form,
         method[:40],
-        group if form in MAY_GROUP else 0,
+        group if form in GROUPS else 0,
         _block(stated.get("weight_block_size")),
         desc_act=stated.get("desc_act") is True,
         symmetric=stated.get("sym") is not False,
@@ -243,11 +232,6 @@ def _of_group(group: Mapping[str, Any], packed: Any) -> Storage:
     )
 
 
-SPELLINGS = {  # parts of our names of modules, and what other models call them
-    "model.": ("language_model.model.", "model.language_model.", "backbone."),
-    ".mlp.": (".block_sparse_moe.", ".feed_forward.", ".mixer."),
-    ".self_attn.": (".mixer.", ".attn."),
-}
 MAX_REPEATS = 6  # a foreign pattern with more of them, or nested ones, might take for ever
 
 
@@ -260,7 +244,7 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
     patterns = [_pattern(entry) for entry in entries if re.search(r"^re:|[*?\[]", entry)]
     plain = {re.sub(r"^[\w.]*\blayers\.(?=\d)", "layers.", entry) for entry in entries}
     spellings = [module]
-    for part, others in SPELLINGS.items():
+    for part, others in TABLES["spellings"].items():
         pairs = product(spellings, others)
         spellings += [name.replace(part, other, 1) for name, other in pairs]
     named = set()
@@ -275,8 +259,7 @@ def layers_named(entries: tuple[str, ...], layers: int, module: str) -> frozense
 
 @cache
 def _pattern(entry: str) -> re.Pattern[str]:
-    """Return an entry as a regular expression. Raises :class:`ConfigError` for one that is
-    broken."""
+    """Return an entry as a regular expression. Raises :class:`ConfigError` for a broken one."""
     text = f"^{translate(entry)}"
     if entry.startswith("re:"):
         text = f"^(?:{entry[3:]})"

@@ -3,8 +3,6 @@
 The mapping is private and copy-on-write: nothing written to a tensor reaches the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,8 +47,7 @@ def file_of(inventory: Inventory, info: TensorInfo) -> Path:
 def blocks_of(
     inventory: Inventory, name: str, rows: range | None = None, numbers: int = BLOCK
 ) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Yield rows of a tensor in blocks of some ``numbers``, each with its place, and valid until
-    the next one."""
+    """Yield rows of a tensor with their place, in blocks that are valid until the next one."""
     info = inventory.tensors[name]
     rows = range(info.shape[0]) if rows is None else rows
     row_numel = max(1, info.numel // max(1, info.shape[0]))

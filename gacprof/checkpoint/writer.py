@@ -1,7 +1,5 @@
 """Write checkpoints: shards front to back, with one block in memory at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """``align``: sizes served well in place of a compressor's own, within the same parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The verb ``compress``: from a dense model to one whose sizes are served well."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

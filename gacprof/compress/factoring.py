@@ -64,8 +64,7 @@ class Target:
         return break_even_rank(*self.shape)
 
     def own_rank(self, ratio: float) -> int:
-        """Return ASVD's and SVD-LLM's rank at one ratio for all: int(out · in · kept) // (in +
-        out)."""
+        """Return ASVD's and SVD-LLM's rank at one ratio: int(out · in · kept) // (in + out)."""
         rank = int(self.parameters * (1 - ratio)) // self.unit
         return max(1, min(rank, self.max_rank))
 

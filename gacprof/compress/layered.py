@@ -27,8 +27,7 @@ TOKENS_AT_ONCE = 4096  # windows are run in batches of about this many tokens
 
 
 class StandIn:
-    """A stand-in for a layer's work: keeps its last call, and returns ``output``, else its
-    input."""
+    """A stand-in for a layer's work: keeps its last call, returns ``output`` or its input."""
 
     input: torch.Tensor
     call: Call
@@ -99,8 +98,7 @@ class LayeredModel:
 
     @contextlib.contextmanager
     def without_layers(self) -> Iterator[list[StandIn]]:
-        """Give the model a stand-in for every layer's work, and all its other weights, within the
-        block."""
+        """Give the model stand-ins for its layers, and all other weights, within the block."""
         layers = [self.model.get_submodule(name) for name in self.layers]
         stand_ins = [StandIn() for _ in layers]
         try:
@@ -114,8 +112,7 @@ class LayeredModel:
 
     @contextlib.contextmanager
     def _weights_of(self, module: str, but: tuple[str, ...] = ()) -> Iterator[nn.Module]:
-        """Give a module's parameters their values within the block, and none after it; leave out
-        names that begin with ``but``."""
+        """Give a module's parameters their values within the block; not those named ``but``."""
         root = self.model.get_submodule(module)
         empty: list[tuple[nn.Module, str, nn.Parameter]] = []
         values: dict[str, nn.Parameter] = {}

@@ -32,8 +32,7 @@ LEAST_SIGMA = 1e-8
 @dataclass(frozen=True)
 class Factors:
     """The factors ``u`` [out, k] and ``v`` [k, in] of a weight, √σ in each, most important entries
-    first: their first r are the best factors of rank r. ``sigma`` [k] are the singular values of
-    Rᵀ·W·S."""
+    first: their first r are the best of rank r. ``sigma`` [k] are singular values of Rᵀ·W·S."""
 
     u: torch.Tensor
     v: torch.Tensor

@@ -56,8 +56,7 @@ def parameters_left(total: int, ratio: float) -> int:
 def choose(
     options: Mapping[str, Sequence[Option]], room: int
 ) -> tuple[dict[str, int | None], float, float]:
-    """Return a size of each dim, for the least loss within ``room`` parameters, and a lower bound
-    of that loss."""
+    """Return the sizes with the least loss within ``room`` parameters, the loss, its bound."""
     values = [[-option.loss for option in row] for row in options.values()]
     takes = [[option.parameters for option in row] for row in options.values()]
     smallest = sum(min(row) for row in takes)

@@ -61,8 +61,7 @@ class LayerStatistics:
 def forward_statistics(
     model: LayeredModel, ids: torch.Tensor, modules: Mapping[int, Sequence[str]]
 ) -> Iterator[LayerStatistics]:
-    """Yield the inputs' statistics of each layer, from the first to the last; ``modules`` are the
-    full names of the linear layers to watch."""
+    """Yield each layer's input statistics, first to last; ``modules`` are those to watch."""
     hidden = model.embed(ids)
     for index, name in enumerate(model.layers):
         with model.layer(index) as layer:

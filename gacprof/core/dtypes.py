@@ -47,7 +47,7 @@ FLOATING = MULTIPLIED | {name for name in BY_NAME if name.startswith(("float8_e4
 def dtype_name(dtype: object) -> str:
     """Return a dtype's plain name, ``float16`` for ``fp16`` and ``torch.float16``; an unknown name
     as it is."""
-    name = str(dtype).lower().removeprefix("torch.")
+    name = str(dtype).lower().removeprefix("torch.").removeprefix("c10::")
     return ALIASES.get(name, name)
 
 

@@ -1,7 +1,5 @@
 """List the GPUs at hand, beside those of the data sheet."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from gacprof.hardware.datasheet import GPUS, GpuFacts

@@ -1,7 +1,5 @@
 """The CPU as a device: a monotonic clock around each call, compute threads bound to cores."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +35,7 @@ class CpuDevice:
         self.last_call_s = -math.inf
         self.prepared_points = 0
 
-    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CpuSession]:
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list["CpuSession"]:
         return [CpuSession(self, points) for points in axes]
 
     def close(self) -> None:
@@ -97,8 +95,7 @@ class CpuSession:
                 return
 
     def _time(self, index: int, replicate: bool) -> tuple[float, float]:
-        """Return the microseconds of a call, and for how many of them a thread waited for a
-        core."""
+        """Return the microseconds of a call, and of its longest thread's wait for a core."""
         device, clock = self._device, time.perf_counter_ns
         device.current.value = self._first_place + index
         try:

@@ -4,8 +4,6 @@ One trace of all points of all axes names kernels before any capture, since trac
 in each other's way. The same steps run on a virtual GPU, whose kernels are real and times nan.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -79,7 +77,7 @@ class CudaDevice:
                     x @ x
                 torch.cuda.synchronize(index)
 
-    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[CudaSession]:
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list["CudaSession"]:
         """Prepare axes in steps that each take all of them: memory, calls, one trace, captures."""
         sessions = [CudaSession(self, points) for points in axes]
         steps: list[tuple[CudaSession, int]] = []
@@ -203,8 +201,7 @@ class CudaSession:
         self._rough_us[index] = rough_us(bound, enqueue_us)
 
     def choose_run_length(self) -> None:
-        """Choose how many calls each graph holds: as many as the shorter calls need, no more than
-        the longest allow."""
+        """Choose how many calls a graph holds: as short ones need, as the longest allow."""
         times_us = sorted(self._rough_us.values())
         if not times_us or self._device.virtual:
             return
@@ -247,8 +244,7 @@ class CudaSession:
         self._graphs[index, occurrence] = graph
 
     def time_block(self, order: Sequence[int]) -> BlockTimes:
-        """As :meth:`.Session.time_block`. Raises :class:`MeasurementError` where the device fails:
-        which call did it is not known."""
+        """As :meth:`.Session.time_block`. Raises :class:`MeasurementError` if the device fails."""
         device = self._device
         keys = [(index, order[:place].count(index)) for place, index in enumerate(order)]
         with device.active():

@@ -7,8 +7,6 @@ Of several calls one's time is that among others: kernels of sm90 may begin befo
 has ended (programmatic dependent launch).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,21 +63,18 @@ class TimedGraph:
         self._graph.replay()
 
     def elapsed_us(self) -> float:
-        """Return the microseconds between the events of the latest launch, once the device is
-        done."""
+        """Return the microseconds between the latest launch's events; the device has to be done."""
         return self._start.elapsed_time(self._end) * 1e3
 
     def call_us(self, constant_us: float) -> float:
-        """Return the microseconds of a call of the latest launch; nan where events alone took as
-        long."""
+        """Return the microseconds of a call of the latest launch; nan where they are none."""
         us = (self.elapsed_us() - constant_us) / len(self._calls)
         return round(us, DIGITS) if us > 0 else math.nan
 
 
 def rough_us(call: Callable[[], Any], enqueue_us: float) -> float:
     """Return about how long a call takes, from calls enqueued by the host (in ``enqueue_us`` each)
-    while the device sleeps. It was called before. Raises where it waits for the device, which no
-    graph can hold."""
+    while the device sleeps. It was called before. Raises where it waits for the device."""
     with refusing_waits():  # only now: first calls may wait, to load modules
         call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

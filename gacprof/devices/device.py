@@ -1,7 +1,5 @@
 """The protocol of a device: prepare the points of axes, then time them in the order asked for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

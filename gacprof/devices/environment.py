@@ -1,7 +1,5 @@
 """Describe a device and its software stack, so that a map can say what it holds for."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

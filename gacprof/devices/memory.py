@@ -5,8 +5,6 @@ an A/A replicate's at another, else effects of the address would hide from the A
 weights move on with each call: what it reads is met again only after other bytes, as in a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
@@ -54,8 +52,7 @@ class Arenas:
 
     def reserve(self, point: Point, reuse_bytes: int) -> None:
         """Reserve memory for the point's operands; cold weights with ``reuse_bytes`` between two
-        uses. Earlier views stay valid. Raises :class:`MeasurementError` for a point of over a
-        quarter of the device's memory."""
+        uses. Earlier views stay valid. Raises :class:`MeasurementError` for a too large point."""
         operator = operators.get(point.operator)
         nbytes, limit = operator.bytes_moved(point), MAX_SHARE * self._memory_bytes
         if nbytes > limit:

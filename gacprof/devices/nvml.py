@@ -1,7 +1,5 @@
 """Ask NVIDIA's management library about a GPU: its driver, limits, modes and throttling."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from typing import Any
@@ -51,8 +49,7 @@ def counter_fields(driver: str) -> list[int]:
 
 
 def nvml_facts(library: Any, handle: Any) -> dict[str, int]:
-    """Return limits and modes that decide how fast a GPU runs, and the other processes that compute
-    on it; what NVML does not say is missing."""
+    """Return limits, modes and other processes that decide how fast a GPU runs, as known."""
     questions = {
         "power_limit_w": lambda: library.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
         "max_sm_mhz": lambda: library.nvmlDeviceGetMaxClockInfo(handle, library.NVML_CLOCK_SM),

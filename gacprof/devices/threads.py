@@ -4,8 +4,6 @@ The scheduler may put two threads on one core for seconds: a product of 0.3 ms t
 binding and the scheduler's account of waits two sweeps agree to 14 to 28 %, with both to 1 %.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import resource
@@ -48,8 +46,7 @@ class ComputeThreads:
         return [resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * SLICE_NS]
 
     def longest_wait_us(self, since_ns: Sequence[int]) -> float:
-        """Return the wait of the thread that waited longest since a reading: the others wait for
-        it."""
+        """Return the longest wait since a reading: other threads wait for that one."""
         return max(now - then for then, now in zip(since_ns, self.waits_ns(), strict=False)) / 1e3
 
     def close(self) -> None:
@@ -87,8 +84,7 @@ def _place(thread: int, cores: set[int], *, niceness: int, instead_of: int) -> N
 
 
 def compute_threads() -> list[int]:
-    """Return the ids of the threads that a large product runs on, the calling one first; empty if
-    unclear."""
+    """Return the ids of a large product's threads, the calling one first; empty if unclear."""
     x = torch.randn(768, 768)
     x @ x  # starts the pool
     before = _ticks()
@@ -103,8 +99,7 @@ def compute_threads() -> list[int]:
 
 
 def _ticks() -> dict[int, int]:
-    """Return the clock ticks that each thread of this process has run for (proc(5): utime +
-    stime)."""
+    """Return the clock ticks that each thread has run for (proc(5): utime + stime)."""
     ticks = {}
     for thread in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # it has just ended

@@ -5,8 +5,6 @@ The device's clock is not used: CUPTI 13.0 gives the first kernels of a process'
 about n of them, times of another clock (pytorch/pytorch#192021).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from bisect import bisect_right
@@ -34,8 +32,7 @@ KINETO_SETTINGS = {
 
 
 def traced_kernels(calls: Sequence[Callable[[], object]]) -> list[tuple[KernelRun, ...]]:
-    """Trace a call of each and return its kernels in the order of their launches: none where it
-    raises, or some were not seen."""
+    """Trace each call; return its kernels as launched, none where some were not seen."""
     kernels: list[tuple[KernelRun, ...]] = [()] * len(calls)
     for _ in range(ATTEMPTS):
         missing = [index for index, runs in enumerate(kernels) if not runs]

@@ -1,7 +1,5 @@
 """A device in a worker process, which is replaced when a point kills it or takes too long."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import multiprocessing
@@ -50,7 +48,7 @@ class IsolatedDevice:
         self._traced = True
         self._start()
 
-    def prepare(self, axes: Sequence[Sequence[Point]]) -> list[RemoteSession]:
+    def prepare(self, axes: Sequence[Sequence[Point]]) -> list["RemoteSession"]:
         first = len(self._sessions)
         self._sessions += [RemoteSession(self, first + i, axis) for i, axis in enumerate(axes)]
         self.prepare_sessions()
@@ -70,7 +68,7 @@ class IsolatedDevice:
                 # What is no point's fault is the tracer's: names are done without.
                 self._traced = False
 
-    def _request_sessions(self, sessions: Sequence[RemoteSession]) -> None:
+    def _request_sessions(self, sessions: Sequence["RemoteSession"]) -> None:
         if self._process is None:
             self._start()
         before = len(self._sent)

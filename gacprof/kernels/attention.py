@@ -5,8 +5,6 @@ the dispatcher's rules of refusal (``attention.toml``) give the same: 0 of 10,76
 on each of six GPUs. Calls are of inference, of dense tensors and views, with PyPI's wheels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -70,8 +68,7 @@ class AttentionCall:
 
 
 def release(torch: str | None) -> str:
-    """Return the release with rules that ``2.13`` or ``2.13.0+cu130`` names, by default the
-    newest."""
+    """Return the release with rules that ``2.13`` or ``2.13.0+cu130`` names, else the newest."""
     releases = ATTENTION_TABLES["releases"]
     for name in releases:
         if is_same_minor(name, torch or releases[-1]):
@@ -91,8 +88,7 @@ def answer_of(call: AttentionCall) -> SdpaAnswer | None:
 
 
 def backend(call: AttentionCall) -> str:
-    """Return the backend that PyTorch takes (flash, efficient, cudnn or math): recorded, or by
-    rules."""
+    """Return the backend that PyTorch takes (flash, efficient, cudnn or math)."""
     answer = answer_of(call)
     return answer.backend if answer else backend_by_rules(call)
 

@@ -6,8 +6,6 @@ by the package ``itanium_demangler`` (extra ``measure``); without it only their 
 read.
 """
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 
@@ -33,8 +31,7 @@ def readable(name: str) -> str:
 
 
 def demangle(name: str) -> str:
-    """Return ``ns::function<args>`` of a mangled name; empty where it is not understood or too
-    long."""
+    """Return ``ns::function<args>`` of a mangled name; empty where it is not understood."""
     if len(name) > MAX_MANGLED or find_spec("itanium_demangler") is None:
         return ""
     import itanium_demangler
@@ -88,8 +85,7 @@ def head_of(text: str) -> str:
 
 
 def without_arguments(head: str) -> str:
-    """Return ``a<b<c>>::d<e, f>`` as ``a::d``; a name that was cut short loses its open argument
-    too."""
+    """Return ``a<b<c>>::d<e, f>`` as ``a::d``, also where an argument was cut short."""
     letters, depth = [], 0
     for letter in head:
         if depth == 0 and letter in ">,":

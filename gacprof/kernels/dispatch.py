@@ -4,8 +4,6 @@ A table (made by ``gacprof dispatch``) holds what an unmodified PyTorch chose on
 size that was not asked has no answer: nothing is interpolated.
 """
 
-from __future__ import annotations
-
 import bisect
 import json
 from collections.abc import Mapping, Sequence
@@ -235,8 +233,7 @@ def table_path(gpu: str, release: str | None = None) -> Path | None:
 
 
 def is_same_minor(version: str, other: str) -> bool:
-    """Return whether two releases of PyTorch have the same kernels: ``2.14`` and
-    ``2.14.1+cu130``."""
+    """Return whether two releases of PyTorch have the same kernels: ``2.14``, ``2.14.1+cu130``."""
     try:
         return Version(version).release[:2] == Version(other).release[:2]
     except InvalidVersion:

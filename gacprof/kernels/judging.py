@@ -5,28 +5,23 @@ asked for to the reach above the last, so that the next better one of each is a 
 the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gacprof.core.sizes import Cause, Side, SizeVerdict, Use, Verdict
 from gacprof.core.verdicts import Bools, Ints, Verdicts
+from gacprof.hardware.architectures import ArchitectureTiers
 from gacprof.kernels.penalties import worst_estimate
-
-if TYPE_CHECKING:
-    from gacprof.hardware.architectures import ArchitectureTiers
 
 Tiers = NDArray[np.int8]
 
 REACH = 64
-"""How far above a size a better one is looked for, in units of one TP rank: alignments repeat
-earlier."""
+"""How far above a size a better one is looked for, in units of a TP rank: alignments repeat."""
 HALVES = ("float16", "bfloat16")
 GEMV_DTYPES = (*HALVES, "float32", "tf32")
 """Types whose products of one row cuBLAS gives to gemv kernels: 192 of 192 in an A100's trace of
@@ -81,8 +76,7 @@ def is_gemv(use: Use) -> bool:
 
 @lru_cache(maxsize=64)
 def tiers_of_side(multiples: Sequence[int], side: Side, first: int, count: int) -> Tiers:
-    """Return a side's tiers at ``count`` sizes of the dim: the best tier whose multiple its length
-    is."""
+    """Return a side's tiers at ``count`` sizes: the best one whose multiple its length is."""
     # Tiers repeat with the best one's multiple, which those of the worse ones divide.
     period = multiples[0] * side.tp
     whole = side.others + side.times * np.arange(first, first + min(count, period))
@@ -109,8 +103,7 @@ def is_unsplit(table: ArchitectureTiers, use: Use, first: int, count: int) -> Bo
 
 
 def next_better(tiers: Tiers, reach: int) -> Ints:
-    """Return for each size how far above it the first size of a lower tier is; 0 where none is in
-    reach."""
+    """Return how far above each size the first one of a lower tier is; 0 where out of reach."""
     places = np.arange(len(tiers), dtype=np.int32)
     distance = np.zeros(len(tiers), np.int32)
     for level in np.flatnonzero(np.bincount(tiers))[1:]:
@@ -134,7 +127,9 @@ def verdict_on(
     verdict: Verdict = "undecided"
     cause: Cause
     if better:
-        mostly = is_mostly(table, uses, tiers)
+        worst, use = max(zip(tiers, uses, strict=True), key=lambda pair: pair[0])
+        of_dtype = table.tiers[use.dtype]
+        mostly = worst < len(of_dtype) and of_dtype[worst].mostly  # not surely faster
         verdict, cause = "undecided" if mostly else "misaligned", "alignment"
         doubt = f"{size + better} gets better ones" + ", mostly faster" * mostly
     elif not kernel:
@@ -156,13 +151,6 @@ def why_unserved(uses: Sequence[Use], tiers: Sequence[int], size: int) -> str:
         if tier == NOT_SERVED:
             return f"no kernel serves N={lengths[0]}, K={lengths[1]} in {use.dtype}"
     return ""
-
-
-def is_mostly(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> bool:
-    """Return whether better tiers than the worst use's are mostly, not surely, faster."""
-    tier, use = max(zip(tiers, uses, strict=True), key=lambda pair: pair[0])
-    of_dtype = table.tiers[use.dtype]
-    return tier < len(of_dtype) and of_dtype[tier].mostly
 
 
 def worst_kernel(table: ArchitectureTiers, uses: Sequence[Use], tiers: Sequence[int]) -> str:

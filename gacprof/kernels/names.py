@@ -3,8 +3,6 @@
 Rows and patterns are data (``names.toml``). A name that no row claims is ``unknown``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,8 +63,7 @@ class Kernel:
 
     @property
     def mechanism(self) -> str:
-        """The tier that this kernel stands for, without tile and scheduling: ``native sm80
-        bfloat16 m16n8k16 align8``."""
+        """The tier, without tile and scheduling: ``native sm80 bfloat16 m16n8k16 align8``."""
         if self.provider == "unknown":
             return f"unknown: {self.name}"
         parts = [self.family, self.arch]
@@ -93,8 +90,7 @@ def pattern_of(text: str) -> re.Pattern[str]:
 
 @cache
 def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
-    """Return the table's rows: whether ``text`` or ``path`` is searched, for what, and what it is
-    then."""
+    """Return the table's rows: whether ``text`` or ``path`` is searched, for what, what it is."""
     compiled = []
     for group in NAME_TABLES["group"]:
         form = group.get("form", "…")
@@ -105,8 +101,7 @@ def rows() -> list[tuple[str, re.Pattern[str], Sequence[str]]]:
 
 @lru_cache(maxsize=16384)
 def parse(name: str) -> Kernel:
-    """Return the identity that a kernel's name states; provider ``unknown`` for one of no known
-    form."""
+    """Return the identity that a kernel's name states; provider ``unknown`` for other forms."""
     # int() refuses numbers of more than 4,300 digits.
     if len(name) > MAX_NAME or re.search(r"\d{1000}", name):
         return Kernel(name)
@@ -185,8 +180,7 @@ def _math(words: Mapping[str, str], dtype: str | None) -> str | None:
 
 
 def _alignment(words: Mapping[str, str], dtype: str | None) -> int | None:
-    """Return the elements that rows must be a multiple of, which some names say in bytes or
-    bits."""
+    """Return the elements that rows must be a multiple of; some names say bytes or bits."""
     itemsize = ITEMSIZE.get(dtype or "")
     if itemsize and "planar" in words:
         itemsize //= 2  # real and imaginary parts lie apart

@@ -1,7 +1,4 @@
-"""Read Nsight Compute reports as a DataFrame, with no GPU and no Nsight installed (extra
-``ncu``)."""
-
-from __future__ import annotations
+"""Read Nsight Compute reports as a DataFrame, without GPU and Nsight (extra ``ncu``)."""
 
 from importlib.util import find_spec
 from itertools import chain
@@ -11,30 +8,12 @@ from typing import Any
 import pandas as pd
 
 from gacprof.core.errors import INSTALL, MeasurementError
+from gacprof.core.files import shipped_table
 from gacprof.kernels.names import parse
 
-METRICS = {
-    "duration_ns": "gpu__time_duration.sum",
-    "tensor_active_pct": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
-    "tensor_instructions": "sm__inst_executed_pipe_tensor.sum",
-    "hmma_instructions": "sm__inst_executed_pipe_tensor_op_hmma.sum",  # mma.sync; to sm90
-    "gmma_instructions": "sm__inst_executed_pipe_tensor_op_gmma.sum",  # warpgroup MMA; sm90
-    "tma_instructions": "sm__inst_executed_pipe_tma.sum",  # sm90 and newer
-    "global_loads": "smsp__sass_inst_executed_op_global_ld.sum",  # through the registers
-    "async_copies": "smsp__sass_inst_executed_op_ldgsts.sum",  # cp.async
-    "lsu_sectors_per_request": (
-        "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
-    ),
-    "l2_read_sectors": "lts__t_sectors_op_read.sum",  # of 32 bytes
-    "dram_read_bytes": "dram__bytes_read.sum",
-    "waves_per_sm": "launch__waves_per_multiprocessor",
-    "blocks": "launch__grid_size",
-    "threads_per_block": "launch__block_size",
-    "registers_per_thread": "launch__registers_per_thread",
-    "shared_bytes_per_block": "launch__shared_mem_per_block",
-}
-"""Columns of :func:`read_ncu`, by the counter that ``ncu --metrics`` collects for them; which chip
-has which is in ``libnvperf_host`` of ncu-report 2025.3 to 2026.3."""
+METRICS_FILE = Path(__file__).with_name("ncu.toml")
+METRICS = shipped_table(METRICS_FILE, dict[str, str])
+"""Columns of :func:`read_ncu`, by the counter that ``ncu --metrics`` collects for them."""
 CAPABILITY = "device__attribute_compute_capability_"
 
 

@@ -6,8 +6,6 @@ than three measured, nothing is said. A misaligned kernel's rate depends less on
 ratio to the padded product; it serves where that one's time is known (extra ``third-party``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import exp, floor, gcd, hypot, log, sqrt

@@ -4,8 +4,6 @@ A row has *conditions* on a product (format, split, role, GPU, version …), bou
 the outcome for sizes that break them, with its source. ``demands/README.md`` lists the words.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -150,8 +148,7 @@ def load_engine(name: str, version: str | None = None) -> Engine:
 
 @cache
 def load_answers(engine: str) -> Mapping[str, Any]:
-    """Return what an engine itself answered: ``answers-ENGINE-VERSION.json``, as ``README.md``
-    tells."""
+    """Return an engine's own answers: ``answers-ENGINE-VERSION.json``, see ``README.md``."""
     if engine not in ANSWERS:
         return {"version": "", "answers": {}}
     answers: Mapping[str, Any] = json.loads((DEMANDS / ANSWERS[engine]).read_text(encoding="utf-8"))

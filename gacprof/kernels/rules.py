@@ -6,8 +6,6 @@ its tiles cost only a measurement tells (on an H200 multiples of 64 lose up to 1
 misaligned sizes cost is estimated by others' measurements where there are enough (``penalties``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import gcd, lcm
 from typing import TYPE_CHECKING
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
 
 class Rules:
     """The rules of one GPU, as a :class:`~gacprof.core.sizes.SizeSource`. They judge attention by a
-    ``torch`` release, by default the newest that was read. Raises :class:`ConfigError` for a GPU or
-    release that is not known."""
+    ``torch`` release, by default the newest. Raises :class:`ConfigError` for what is not known."""
 
     tokens: Sequence[int] = ()
     tolerance = TOLERANCE
@@ -56,7 +53,7 @@ class Rules:
                 return range(first, high + 1, step)
         return ()
 
-    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> Verdicts | list[SizeVerdict]:
+    def judge(self, uses: Sequence[Use], sizes: Sequence[int]) -> "Verdicts | list[SizeVerdict]":
         """Return the verdicts on ascending sizes of a dim, each by its worst use."""
         unknown = [use.dtype for use in uses if use.dtype not in self._tiers.tiers]
         if unknown or not uses:

@@ -4,8 +4,6 @@ They are parquet files of ``aiconfigurator-core`` (extra ``third-party``), which
 ``systems/data/GPU/gemm/FRAMEWORK/VERSION/gemm_perf.parquet``, in ms, by CUDA graph, single samples.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from importlib.util import find_spec
 from math import exp, isnan, log

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gacprof.checkpoint.inventory import Inventory
-from gacprof.checkpoint.model import read_model
+from gacprof.checkpoint.scan import read_model
 from gacprof.core.errors import ConfigError
 from gacprof.core.files import write_json
 from gacprof.diagnosing.source import kernel_lines

@@ -1,8 +1,6 @@
 """Candidate sizes of dims: the safe ones within the window that the objective, an engine and the
 user allow. Dims that share one size are a group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -69,8 +67,7 @@ class SizeRules:
     required: Mapping[str, EngineMultiple] = field(default_factory=dict)
 
     def multiple_of(self, group: SizeGroup) -> int:
-        """Return what a group's size has to be a multiple of, to suit the user, the engine, and the
-        units that its weights are stored in."""
+        """Return the multiple of a group's size that user, engine and stored units require."""
         multiple = self.multiple
         for dim, times in zip(group.dims, group.times, strict=True):
             of_dim = lcm(dim.step, self.required.get(dim.name, ANY_SIZE).multiple)

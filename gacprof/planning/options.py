@@ -45,8 +45,7 @@ MAX_LENGTH = 1 << 31  # larger than any side: N · MAX_LENGTH + K is one number 
 
 @dataclass(frozen=True)
 class Problem:
-    """A plan's problem: a source's verdicts, an objective, the limits that are set, and the sizes
-    of dims that have no choice."""
+    """A plan's problem: verdicts, objective, the limits that are set, sizes without a choice."""
 
     table: SizeTable
     objective: Objective
@@ -56,19 +55,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a class: groups, with the modules and the tensors that no other part is in.
-    ``names`` are all dims of these. ``options`` are the sizes of a leaf; a hub has none, since its
-    sizes are those of a scenario."""
+    """A part of a class: dims, with the modules and the tensors that no other part is in.
+    ``names`` are all dims of these. ``options`` are a leaf's sizes; a hub's are its scenario's."""
 
-    groups: Sequence[SizeGroup]
+    dims: Sequence[Dim]
     modules: Sequence[Module]
     tensors: Sequence[TensorInfo]
     names: Set[str]
     options: Sequence[NewSizes]
-
-    @property
-    def dims(self) -> list[Dim]:
-        return list(chain.from_iterable(group.dims for group in self.groups))
 
     @property
     def stored(self) -> NewSizes:
@@ -158,7 +152,8 @@ def _part(
     names = set(chain.from_iterable(module.dims for module in modules))
     for info in tensors:
         names.update(inventory.written_in.get(info.name, ()))
-    return Part(groups, modules, tensors, names, options)
+    dims = list(chain.from_iterable(group.dims for group in groups))
+    return Part(dims, modules, tensors, names, options)
 
 
 def hub_of(meets: Mapping[int, Set[int]], groups: Sequence[SizeGroup]) -> list[int]:
@@ -203,9 +198,8 @@ def joint_sizes(hub: Sequence[SizeGroup]) -> list[NewSizes]:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the options of one part, as sizes by dim name, and arrays with an entry for each
-    option. ``us`` is the time of the part's products, NaN where not known; ``takes`` has a row for
-    each limit."""
+    """The options of one part, as sizes by dim name, and arrays with entries for each: ``us``
+    is the time of the part's products, NaN where not known; ``takes`` has a row for each limit."""
 
     sizes: Sequence[NewSizes]
     values: Floats
@@ -347,8 +341,7 @@ def options_of(
 
 
 def times_us(table: SizeTable, modules: Sequence[Module], columns: ManySizes) -> Floats:
-    """Return the time of the workload in these modules' products, for each column of sizes; NaN
-    where a product's is not known."""
+    """Return the workload's time in these modules by column of sizes; NaN where not known."""
     products = table.products
     total = np.zeros(1)
     for module, *others in products.together(modules):

@@ -1,7 +1,5 @@
 """The verb ``pareto``: compare plans at several budgets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

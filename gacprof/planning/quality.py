@@ -4,8 +4,6 @@ A *loss curve* of a dim is what its sizes lose: the share of the factors' energy
 checkpoint, or the loss that a compressor measured. What a cut to another size loses is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,16 +57,12 @@ class Objective:
     def values(
         self, dims: Sequence[Dim], options: Sequence[NewSizes], parameters: Floats
     ) -> Floats:
-        """Return the value of each option: sizes of these dims, and the parameters of their
-        weights."""
-        if self.name == "pad":
-            return -parameters
+        """Return the value of each option: sizes of these dims and their weights' parameters."""
         pairs = zip(options, parameters.tolist(), strict=True)
         return np.array([self.value(dims, sizes, weights) for sizes, weights in pairs])
 
     def value(self, dims: Sequence[Dim], sizes: NewSizes, parameters: float) -> float:
-        """Return the value of these sizes of dims, whose weights then have ``parameters``
-        parameters."""
+        """Return the value of these sizes of dims, whose weights then have these parameters."""
         if self.name == "pad":
             return -float(parameters)
         if self.name == "gac":

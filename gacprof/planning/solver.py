@@ -7,8 +7,6 @@ on what a limit counts is bisected: at any price the best options give an upper 
 left between the two, HiGHS narrows it, for seconds.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator, Sequence
@@ -96,9 +94,8 @@ class Options:
     def fits(self, picks: Ints, room: Floats) -> bool:
         return bool((self.takes[:, picks].sum(1) <= room).all())
 
-    def beside(self, picks: Ints) -> tuple[Options, Ints]:
-        """Return the options of the scenarios of these picks, with every row as a class, and the
-        index that each option had."""
+    def beside(self, picks: Ints) -> tuple["Options", Ints]:
+        """Return these picks' scenarios, every row as a class, and the index each option had."""
         places = np.flatnonzero(np.isin(self.row_of, self.row_of[picks]))
         rows = np.unique(self.row_of[places], return_inverse=True)[1]
         numbers = np.arange(len(picks))
@@ -108,8 +105,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Solution:
-    """A choice of options, one for each row of the chosen scenarios; no choice within the limits
-    has a value above ``bound``."""
+    """A choice of options, one for each row; none within the limits has more than ``bound``."""
 
     choice: tuple[int, ...]
     value: float
@@ -118,8 +114,7 @@ class Solution:
 
 def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
     """Choose one option of each row: the most Σ value, with Σ takes ≤ max for each limit (takes,
-    max). ``choice`` holds an index within each row. Raises :class:`PlanError` where nothing
-    fits."""
+    max). ``choice`` holds an index within each row. Raises :class:`PlanError` if none fits."""
     lengths = np.array([len(row) for row in values], int)
     takes = np.array([np.concatenate(rows) for rows, _ in limits]).reshape(-1, lengths.sum())
     numbers = np.arange(len(lengths))
@@ -131,8 +126,7 @@ def solve(values: Rows, limits: Sequence[tuple[Rows, float]]) -> Solution:
 
 
 def solve_options(options: Options, limits: Sequence[float]) -> Solution:
-    """Choose a scenario of each class and an option of each of its rows: the most value within the
-    limits. Raises :class:`PlanError` where no choice fits."""
+    """Choose scenarios and options of the most value. Raises :class:`PlanError` if none fit."""
     room = np.array([most + ROUNDING * abs(most) for most in limits])
     picks = options.best(options.values, options.ties)
     if options.fits(picks, room):
@@ -158,8 +152,7 @@ def solve_options(options: Options, limits: Sequence[float]) -> Solution:
 
 
 def _by_price(options: Options, limit: int, most: float) -> tuple[Ints, float]:
-    """Return the best options at the lowest price at which they fit one limit, filled up, and the
-    least upper bound of the value within it."""
+    """Return the best options at the lowest price that fits one limit, and an upper bound."""
     costs, values = options.takes[limit], options.values
     light, heavy = options.best(-costs, -values), options.best(values, costs)
     if costs[light].sum() > most:

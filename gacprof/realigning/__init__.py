@@ -1,2 +1,1 @@
-"""Checkpoints and models with other sizes: zeros where a dim grows, a cut where it shrinks, one
-weight where factors are merged."""
+"""Checkpoints and models with other sizes: padded with zeros, cut, or factors merged."""

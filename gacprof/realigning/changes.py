@@ -4,8 +4,6 @@ A module whose factors are merged gets the dense tensors of a plain model: the w
 group by group, and the groups' biases in a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,8 +123,7 @@ def split_groups(inventory: Inventory, size: int) -> NewCheckpoint:
 
 
 def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
-    """Return the modules whose ``ranks`` are given up. Raises :class:`PlanError` where one may not
-    be."""
+    """Return the modules whose ``ranks`` are given up. Raises :class:`PlanError` for a refusal."""
     modules = []
     for name in sorted(ranks):
         if inventory.dim(name).kind != "rank":
@@ -144,8 +141,7 @@ def merged_modules(inventory: Inventory, ranks: set[str]) -> tuple[Module, ...]:
 
 
 def new_tensors(inventory: Inventory, merged: Iterable[Module]) -> tuple[NewTensor, ...]:
-    """Return the tensors of the new checkpoint: stored ones by their names, merged factors as
-    one."""
+    """Return the tensors of the new checkpoint: stored ones by name, merged factors as one."""
     tensors = {name: NewTensor(name, (name,)) for name in inventory.tensors}
     for module in merged:
         weights, biases = module.weights, module.biases

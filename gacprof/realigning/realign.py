@@ -1,6 +1,5 @@
-"""The verb ``realign``: write a checkpoint with other sizes into a new folder."""
-
-from __future__ import annotations
+"""The verb ``realign``: write a checkpoint with other sizes into a new folder; and the same
+arithmetic on a model in memory."""
 
 import re
 import shutil
@@ -12,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from gacprof.checkpoint.config import files_with_groups, mirrored_files
 from gacprof.checkpoint.inventory import Inventory, NewSizes
+from gacprof.checkpoint.layers import put, set_parameter
 from gacprof.checkpoint.layouts.configs import untrue_keys, width_keys, with_widths
 from gacprof.checkpoint.scan import inventory_of, scan
 from gacprof.checkpoint.tensor_fit import factors_hint
@@ -99,13 +100,66 @@ def realign(checkpoint: str | Path | Inventory, sizes: Sizes, out: str | Path) -
     return target
 
 
+def realign_model(model: nn.Module, sizes: Sizes) -> nn.Module:
+    """Give a model in memory other sizes, in place, and return it; copy it first to keep the old.
+
+    ``sizes`` are those of :func:`gacprof.realign`, whose errors are raised before anything changes.
+    Parameters that change are new objects: an optimiser needs them anew. The config, which has one
+    width for all layers, changes as far as it can say the new sizes.
+
+    Examples
+    --------
+    >>> model = gacprof.load_model("tests/fixtures/checkpoints/asvd_mha_r1")
+    >>> model = gacprof.realign_model(model, "pad8")
+    >>> model.model.layers[0].self_attn.v_proj.inner.weight.shape[0]  # 76 before
+    80
+    """
+    inventory = inventory_of(model)
+    if inventory.is_quantised:  # layers of quantised weights keep further sizes, which nobody read
+        raise CheckpointError("quantised weights are resized in files: realign their folder")
+    state = model.state_dict()
+    new = new_checkpoint(inventory, new_sizes(inventory, sizes))
+    values = NewValues(new, lambda name: state[name].detach())
+    # All are computed before one is set: several may be made of one stored tensor
+    changed = {
+        tensor.name: values.tensor(tensor)
+        for tensor in new.tensors
+        if tensor.name not in state or new.edits.get(tensor.name)
+    }
+    for module in new.merged:
+        factor = next(model.get_submodule(module.name).parameters())
+        # its sizes do not matter: the parameters are set below
+        linear = nn.Linear(1, 1, bias=f"{module.name}.bias" in changed, dtype=factor.dtype)
+        linear.train(model.training).requires_grad_(factor.requires_grad)
+        put(model, module.name, linear)
+    for name, tensor in changed.items():
+        set_parameter(model, name, tensor)
+    layers = dict(model.named_modules())
+    for module in inventory.modules:
+        ranks = [new.sizes.get(rank.name) or rank.size for rank in inventory.ranks_of(module)]
+        # gacprof's and PaLU's modules keep ranks, ASVD's truncation_rank; SVD-LLM has no module
+        for attribute in ("truncation_rank", "ranks"):
+            if ranks and hasattr(layers.get(module.name), attribute):
+                setattr(layers[module.name], attribute, ranks if attribute == "ranks" else ranks[0])
+    config: Any = getattr(model, "config", None)
+    mirrored = mirrored_files(inventory, new.sizes).get("config.json", {})
+    for key, value in mirrored.items():
+        if value == inventory.config.get(key):
+            continue
+        part: Any = getattr(config, key, None)
+        if hasattr(part, "to_dict"):  # the config of a multimodal model's text part
+            part.update(value)
+        else:
+            setattr(config, key, value)
+    return model
+
+
 def word_of(sizes: Sizes) -> str:
     return str(sizes) if isinstance(sizes, str | Path) else ""
 
 
 def new_sizes(inventory: Inventory, sizes: Sizes) -> NewSizes:
-    """Return sizes by dim name, None for merged. Raises :class:`PlanError` or
-    :class:`CheckpointError`."""
+    """Return sizes by dim name, None for merged. Raises PlanError or CheckpointError."""
     if isinstance(sizes, Mapping):
         return sizes
     multiple = PADDED.fullmatch(word_of(sizes))
@@ -178,8 +232,7 @@ def at_multiples(inventory: Inventory, multiples: Mapping[str, int]) -> dict[str
 
 def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) -> NewSizes:
     """Return the smallest widths that an engine serves as they are on ``tp`` ranks. Raises
-    :class:`PlanError` where it serves the present ones, does not serve padded ones either, or
-    nobody read what it does."""
+    :class:`PlanError` where it serves the present ones, no padded ones, or nobody read it."""
     deployment = deploy(inventory.config, engine=engine, gpu=gpu, tp=tp, ep=ep)
     if deployment.storage.form == "unknown":
         name = deployment.storage.name
@@ -212,8 +265,7 @@ def served_sizes(inventory: Inventory, engine: str, tp: int, ep: int, gpu: str) 
 
 
 def uniform_sizes(inventory: Inventory) -> NewSizes:
-    """Return the largest width for all widths of one kind, rounded up: a plain config that any
-    server loads."""
+    """Return for all widths of one kind the largest, rounded up: a config any server loads."""
     attentions = {(a.heads, a.kv_heads, a.head_dim) for a in inventory.attentions}
     widths = [dim for dim in inventory.dims if dim.kind == "width"]
     if len(widths) < len(inventory.dims) or len(attentions) > 1 or not widths:

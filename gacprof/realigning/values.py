@@ -1,7 +1,5 @@
 """The elements of new tensors. Only here do cuts read the data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -19,8 +17,7 @@ Edit = tuple[Change, Place]  # a change of a dim, and one of its places in a ten
 
 
 class NewValues:
-    """The elements of new tensors. A cut keeps what has the largest ``importance``, where given,
-    else the largest norms."""
+    """The elements of new tensors. A cut keeps the largest ``importance``, else norms."""
 
     def __init__(
         self,
@@ -48,17 +45,14 @@ class NewValues:
 
     def blocks(self, new: NewTensor) -> Iterator[torch.Tensor]:
         """Yield a new tensor of a checkpoint on disk in parts along its first axis."""
-        if new.inner or len(new.parts) > 1:
+        name = new.parts[0]
+        if new.inner or len(new.parts) > 1 or name in self.new.split_groups:
             yield self.tensor(new)
             return
-        [name] = new.parts
         edits = self.new.edits.get(name, ())
         across = [edit for edit in edits if edit[1].axis > 0]
         along = [edit for edit in edits if edit[1].axis == 0]
         stored = partial(read_blocks, self.new.inventory, name)
-        if name in self.new.split_groups:
-            yield self._split_groups(self.read(name), self.new.split_groups[name])
-            return
         for block in self._pieces(self.read(name), 0, along, stored) if along else stored():
             yield self._resized(block, across)
 
@@ -69,8 +63,7 @@ class NewValues:
         return self._resized(self.read(name), self.new.edits.get(name, ()))
 
     def _split_groups(self, tensor: torch.Tensor, place: Place) -> torch.Tensor:
-        """Return scales, or zero points, repeated for each part of their group; or the new groups'
-        numbers."""
+        """Return scales or zero points once for each part of their group, or the new numbers."""
         parts = self.new.parts_of_group
         if place.fill != "group":
             repeated = as_bytes(tensor).repeat_interleave(parts, place.axis)
@@ -165,8 +158,7 @@ def new_entries(tensor: torch.Tensor, change: Change, place: Place) -> torch.Ten
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, as plain bytes if elements have one byte: not all such types can be
-    joined."""
+    """Return the tensor, as plain bytes if elements have one: not all such types join."""
     return tensor.view(torch.uint8) if tensor.itemsize == 1 else tensor
 
 

@@ -1,3 +1,3 @@
-"""Sweeps: ``suite`` reads what to measure, ``for_model`` makes it from a checkpoint,
-``preparation`` counts what a GPU does first, ``engine`` measures until curves are decided or time
-is up, ``sweep`` is the verb, ``fleet`` sweeps on all devices of a cluster."""
+"""Sweeps: ``suite`` reads what to measure, ``for_model`` makes it from a checkpoint, ``engine``
+measures until curves are decided or time is up, ``sweep`` is the verb, ``fleet`` sweeps on all
+devices of a cluster."""

@@ -1,7 +1,5 @@
 """The engine of a sweep: several processes; in each, axes take turns of one block."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -77,7 +75,7 @@ def require_budget(budget_s: float | None) -> None:
         raise MeasurementError(f"a budget of {budget_s} seconds: give a positive number")
 
 
-def prepare(run: RunWriter, device: Device, curves: Sequence[CurveSchedule]) -> None:
+def prepare(run: RunWriter, device: Device, curves: Sequence["CurveSchedule"]) -> None:
     """Prepare a session of each curve on a device, and record what is known of its points."""
     sessions = device.prepare([[c.axis.point(s) for s in c.axis.sizes] for c in curves])
     for curve, session in zip(curves, sessions, strict=True):
@@ -130,8 +128,7 @@ class CurveSchedule:
         return self._draw.sample(slots, min(calls, len(slots)))
 
     def count(self, process: int | None = None) -> float:
-        """Return the number of blocks, of one process if named; a partial block counts by its
-        share."""
+        """Return the number of blocks, of one process if named; a part of one is a fraction."""
         calls = [len(b.order) for b in self.blocks if process in (None, b.process)]
         return sum(calls) / len(self.slots)
 

@@ -1,7 +1,5 @@
 """Sweep a suite on all devices of a Ray cluster: equal devices share the axes of one map."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import tempfile
@@ -103,8 +101,7 @@ def find_devices() -> list[dict[str, Any]]:
 
 
 def run_on(device: dict[str, Any], function: Any, *arguments: Any) -> Any:
-    """Call a function on a device with its name and these arguments; Ray retries where a node is
-    lost."""
+    """Call a function with a device's name and arguments; Ray retries when a node is lost."""
     name = "cuda" if device["num_gpus"] else "cpu"
     return ray.remote(function).options(max_retries=TRIES, **device).remote(name, *arguments)
 

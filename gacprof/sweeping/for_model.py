@@ -4,8 +4,6 @@ The sizes around a dim are measured in every product that it feeds, beside the o
 are and as they may become; everything else once as it is, so that the whole model can be added up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -64,8 +62,7 @@ def suite_for_ranks(
     dtype: str | None = None,
 ) -> Suite:
     """Return the factor pairs that a dense checkpoint's linear layers would be cut into. ``ranks``
-    are the first and the last. Raises :class:`MeasurementError` for an empty range, or a checkpoint
-    without a dense layer."""
+    are the first and last. Raises :class:`MeasurementError` for no ranks or no dense layer."""
     dense = [m for m in inventory.modules if m.kind == "dense" and m.gemms and m.role != "head"]
     if len(ranks) != 2 or not 0 < ranks[0] <= ranks[1] or not dense:
         raise MeasurementError(
@@ -96,8 +93,7 @@ def sizes_around(dim: Dim, window: float, tp: int = 1) -> list[int]:
 
 
 def sizes_near(size: int, window: float) -> set[int]:
-    """Return ``size`` and the nearest multiples of each step on either side, within a fraction of
-    it."""
+    """Return ``size`` and near multiples of each step on either side, within a fraction."""
     steps = STEPS_OF_ALIGNED if size % 64 == 0 and size >= LARGE else STEPS
     sizes = {size}
     for step, count in steps.items():
@@ -122,8 +118,7 @@ def axes_of_use(use: Use, sizes: Sequence[int]) -> list[Axis]:
 def linear_axis(
     dim: str, sizes: Sequence[int], shape: Mapping[str, int], dtype: str, bias: bool
 ) -> Axis:
-    """Return an axis of a product with cold weights: other layers' weights come between two
-    uses."""
+    """Return an axis of a product with cold weights: other layers' come between two uses."""
     fixed = {name: size for name, size in shape.items() if name != dim}
     flags: dict[str, Flag] = {"bias": bias, "cache": "cold"}
     return complete_axis(Axis("linear", dim, tuple(sorted(set(sizes))), fixed, dtype, flags))

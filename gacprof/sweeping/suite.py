@@ -1,7 +1,5 @@
 """Suites: axes to sweep, written as TOML; ``sweeps/quick.toml`` begins with the format."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product

@@ -1,7 +1,5 @@
 """Findings on the products that ran in misaligned kernels: why they did, what they could take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -57,8 +55,7 @@ class MisalignedProduct:
 class Neighbours:
     """What the other products of a trace tell of one: the ``row_counts`` and ``sides`` of products
     of a matrix and a weight, head_dims of the checkpoint among the latter, and its vocabularies
-    (None: there is no checkpoint); by type how near aligned products came to their floor, by their
-    arithmetic."""
+    (None: no checkpoint); by type and arithmetic how near aligned products came to their floor."""
 
     row_counts: frozenset[int]
     sides: frozenset[int]

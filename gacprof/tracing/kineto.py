@@ -5,8 +5,6 @@ correlation id. Events are read one at a time; launches, kernels, modules and th
 multiply matrices are kept, so that a file may be larger than the memory.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import sys
@@ -22,29 +20,11 @@ import ijson
 
 from gacprof.core.dtypes import ITEMSIZE, dtype_name
 from gacprof.core.errors import MeasurementError
+from gacprof.kernels.names import NAME_TABLES
 from gacprof.tracing.recording import Launch, RecordedProduct, Recording
 
-PLACES = {
-    "aten::mm": 0,
-    "aten::addmm": 1,
-    "aten::_addmm_activation": 1,
-    "aten::bmm": 0,
-    "aten::baddbmm": 1,
-    "aten::_scaled_mm": 0,
-    "aten::_int_mm": 0,
-}
-"""Operators that multiply two matrices: the place of x among their inputs, which Wᵀ comes after."""
 ATTENTION = "aten::scaled_dot_product_attention"
 HEAD_MULTIPLE = 8  # fused attention pads other head_dims in 16 bits (ATen, sdp_utils)
-TYPE_NAMES = {
-    "c10::bfloat16": "bfloat16",
-    "c10::half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "signed char": "int8",
-    "c10::float8_e4m3fn": "float8_e4m3fn",
-}
-"""Element types as Kineto writes them, in small letters."""
 Caller = tuple[RecordedProduct | None, str, bool, int | None]
 """What a launch was made for: its product, its layer, whether it is one of a graph, and the
 head_dim of its attention, if no multiple."""
@@ -80,8 +60,7 @@ class Events:
 
 
 def read_kineto(path: Path) -> Recording:
-    """Read a trace, ``.json`` or ``.json.gz``. Raises :class:`MeasurementError` for a file that is
-    none, or ends within its events."""
+    """Read a trace, ``.json`` or ``.json.gz``. Raises :class:`MeasurementError` for others."""
     try:
         device = device_of(path)
         events = kept_events(items(path, EVENTS))
@@ -120,8 +99,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def device_of(path: Path) -> str:
-    """Return the driver's name of the GPUs that a trace lists; empty where it lists several kinds,
-    or none."""
+    """Return the driver's name of a trace's GPUs; empty where it lists several kinds, or none."""
     devices = items(path, "deviceProperties.item")
     names = {str(device.get("name", "")) for device in devices if isinstance(device, dict)}
     return names.pop() if len(names) == 1 else ""
@@ -166,7 +144,7 @@ def keep_event(events: Events, event: Mapping[str, Any]) -> None:
 
 def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None:
     """Return the product that an operator computes; None for any other, and without shapes."""
-    place = PLACES.get(operator)
+    place = NAME_TABLES["operators"].get(operator)
     shapes = args.get("Input Dims", args.get("Input dims"))
     if place is None or not shapes:
         return None
@@ -176,8 +154,7 @@ def product_of(operator: str, args: Mapping[str, Any]) -> RecordedProduct | None
     if not all(0 < length <= MAX_LENGTH for length in (*x, *w)):
         return None
     types = args.get("Input type") or []
-    word = str(types[place]).lower() if len(types) > place else ""
-    itemsize = ITEMSIZE.get(dtype_name(TYPE_NAMES.get(word, word)), 0)
+    itemsize = ITEMSIZE.get(dtype_name(types[place]), 0) if len(types) > place else 0
     all_strides = args.get("Input Strides") or ()
     strides = [tuple(map(int, steps)) for steps in all_strides[place : place + 2]]
     operands = list(zip_longest((x, w), strides, fillvalue=()))
@@ -209,8 +186,7 @@ def distinct(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def has_short_rows(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Tell if a matrix's rows, or columns, do not start at multiples of 16 bytes. Of one row, or
-    one column, nobody asks where the next one starts."""
+    """Tell if a matrix's rows, or columns, if several, are off multiples of 16 bytes."""
     is_matrix = 1 in strides[-2:] and min(shape[-2:]) > 1
     return is_matrix and max(strides[-2:]) * itemsize % ROW_BYTES > 0
 
@@ -238,8 +214,7 @@ def callers_of(events: Events) -> dict[int, Caller]:
 
 
 def spans_around(spans: Sequence[Span], times: Sequence[float]) -> Iterator[list[Span]]:
-    """Yield the spans around each of ascending times, the outermost first. Spans of a thread nest,
-    and are sorted by their start."""
+    """Yield the spans around ascending times, the outermost first, of nested sorted ones."""
     around: list[Span] = []
     count = 0
     for time in times:

@@ -1,7 +1,5 @@
 """What a profiler recorded: launches of kernels, and the products that they computed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Launches of one product in kernels of one tier as one run, and what the kernel's name tells."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,8 +28,7 @@ else it is ``attention``. The rest is some ``other`` kernel, or its name is ``un
 
 @dataclass(eq=False)
 class Run:
-    """All runs of one product (or of a kernel that is none) in kernels of one tier, for ``us`` in
-    all."""
+    """All runs of one product, or other kernel, in kernels of one tier, for ``us`` in all."""
 
     kernel: Kernel
     product: RecordedProduct | None
@@ -94,9 +91,8 @@ class Run:
 
 
 def runs_of(launches: Iterable[Launch]) -> list[Run]:
-    """Return the launches, those of one product in kernels of one tier together. A kernel that
-    completes a product, as the sum of split K does, is a part of its run, and the padding of a
-    head_dim one of the attention."""
+    """Return the launches, those of one product in kernels of one tier together, with kernels that
+    complete it (the sum of split K); the padding of a head_dim belongs to the attention."""
     runs: dict[object, Run] = {}
     last_of: dict[RecordedProduct | None, Run] = {}
     for launch in launches:

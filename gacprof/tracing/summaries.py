@@ -1,7 +1,5 @@
 """Kernels of Nsight Systems and Nsight Compute: names and times, no shapes."""
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

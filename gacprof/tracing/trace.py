@@ -1,7 +1,5 @@
 """The verb ``trace``: which kernels of the user's own trace ran misaligned, why, what it cost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -171,8 +169,7 @@ def facts_of(device: str, gpu: str | None) -> GpuFacts | None:
 
 
 def gain_like_aligned(products: Sequence[MisalignedProduct], total: float) -> float | None:
-    """Return the share that would be won at the rates of aligned products; None where for too many
-    no aligned one is of like size."""
+    """Return the share won at the rates of aligned products; None where too few are alike."""
     gain = compared = 0.0
     for finding in products:
         if finding.like_aligned_us is not None:

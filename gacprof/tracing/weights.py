@@ -1,7 +1,5 @@
 """The weights of a checkpoint that a recorded product may have multiplied, by its N and K."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +16,7 @@ AXES: Sequence[Axis] = ("N", "K")
 
 @dataclass(frozen=True)
 class CheckpointProducts:
-    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them; none of
-    no checkpoint."""
+    """The products of a checkpoint on one GPU by (N, K), alone and as engines fuse them."""
 
     path: str = ""
     dims: Sequence[Dim] = ()

@@ -1,7 +1,5 @@
 """Ask an installed PyTorch which kernels it launches on a virtual GPU, and keep the answers."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

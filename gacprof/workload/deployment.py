@@ -1,7 +1,5 @@
 """How a model is served: the ranks that share it, the tokens, and the engine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -61,8 +59,7 @@ class Deployment:
 
 
 def workload(tokens: Tokens | None, source: SizeSource) -> dict[int, float]:
-    """Return token counts and their weights, by default the source's, else
-    :data:`DEFAULT_TOKENS`."""
+    """Return weights of token counts, by default the source's or :data:`DEFAULT_TOKENS`."""
     if tokens is None:
         tokens = list(source.tokens) or DEFAULT_TOKENS
     if isinstance(tokens, Integral):

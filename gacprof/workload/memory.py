@@ -1,7 +1,5 @@
 """The bytes of weights that a rank holds, as far as a config says how many layers are of a kind."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import ceil
 from pathlib import Path

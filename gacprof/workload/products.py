@@ -114,8 +114,7 @@ class Products:
             self.fused |= deployment.engine.fused
 
     def dtype_of(self, module: Module) -> str:
-        """Return the type of a module's products: of packed and integer weights the model's plain
-        type."""
+        """Return the type of a module's products, the plain one for packed and integer weights."""
         stored = dtype_name(module.dtype)
         if self.dtype is not None:
             return self.dtype
@@ -135,8 +134,7 @@ class Products:
     def gemms(
         self, module: Module, sizes: NewSizes = AS_STORED, others: Sequence[Module] = ()
     ) -> list[Gemm]:
-        """Return a module's products on all ranks together, with N of ``others`` added: one dense
-        product where a rank of it is merged (None)."""
+        """Return a module's products on all ranks, N of ``others`` added; merged ones as one."""
         lengths = self.lengths(module, sizes, others)
         if is_merged(module, sizes):
             is_biased = any(gemm.bias for gemm in module.gemms)
@@ -148,8 +146,7 @@ class Products:
     def lengths(
         self, module: Module, sizes: ManySizes, others: Sequence[Module] = ()
     ) -> list[tuple[Lengths, Lengths]]:
-        """Return N and K of a module's products on all ranks together, a merged rank as it is
-        stored."""
+        """Return N and K of a module's products on all ranks, a merged rank as it is stored."""
         lengths: list[tuple[Lengths, Lengths]] = []
         for gemm in module.gemms:
             sides: dict[str, Lengths] = {"N": gemm.N, "K": gemm.K}
@@ -167,8 +164,7 @@ class Products:
         return lengths
 
     def _beyond_stored(self, module: Module) -> int:
-        """Return what all ranks together hold of N beyond its length: repeated heads, padded
-        rows."""
+        """Return what all ranks hold of N beyond its length: repeated heads, padded rows."""
         count, n = len(module.gemms), module.gemms[-1].N
         local = self.sharing.local(module, n)
         if self._shared_side(module, count - 1, count) != "N" or local is None:
@@ -197,8 +193,7 @@ class Products:
         return uses
 
     def step_of(self, dim: Dim) -> int:
-        """Return what a dim's sizes have to be multiples of, so that each of the ranks that share
-        it has whole words and scales of quantised weights."""
+        """Return the multiple of a dim's sizes that gives its ranks whole words and scales."""
         roles = [role_of_module(module) for module in self.inventory.modules_of[dim.name]]
         return dim.step_on(max((self.sharing.ranks[role.shared_by] for role in roles), default=1))
 
@@ -299,8 +294,7 @@ class Products:
     def product_us(
         self, source: SizeSource, gemm: Gemm, dtype: str, rows: Mapping[int, float]
     ) -> Interval | None:
-        """Return the time of one product at all of these numbers of rows; None where it is not
-        known."""
+        """Return the time of a product at all of these rows; None where it is not known."""
         total = ZERO
         for length, weight in rows.items():
             time = source.latency_us(gemm, length, dtype)
@@ -310,12 +304,10 @@ class Products:
         return total if rows else None
 
 
-def products(
-    inventory: Inventory, deployment: Deployment, sizes: NewSizes = AS_STORED
-) -> list[Product]:
-    """Return what one device of a deployment multiplies, with dims at these sizes."""
+def products(inventory: Inventory, deployment: Deployment) -> list[Product]:
+    """Return what one device of a deployment multiplies."""
     model = Products(inventory, deployment.tokens, deployment.tp, deployment=deployment)
-    return model.on_device(inventory.modules, sizes)
+    return model.on_device(inventory.modules)
 
 
 def side_uses(

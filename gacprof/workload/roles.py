@@ -1,7 +1,5 @@
 """What ``roles.toml`` says of the weights of a role: how ranks share them, what runs as one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -6,8 +6,6 @@ on the rank, divided by the block. The two disagree where a part ends within a b
 have the rows for what an engine refuses before it loads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -49,8 +47,7 @@ def misplaced_weights(
 def load_rank(
     parts: Sequence[Part], rank: int, block: int, entries: Entries, is_sliced: bool
 ) -> dict[int, tuple[int, int]]:
-    """Return the scales on a rank, in order, as the start and end of the weights that each belongs
-    to."""
+    """Return the scales on a rank, in order: the start and end of each one's weights."""
     ranks = max(part.ranks for part in parts)
     room = number_of_scales(sum(part.size for part in parts), block, entries)
     loaded: dict[int, tuple[int, int]] = {}

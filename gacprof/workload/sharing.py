@@ -4,8 +4,6 @@ Heads are shared whole; those of keys and values are repeated where ranks outnum
 factor pair the side is split that its dense weight's would be: the factors' ranks stay whole.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property
@@ -49,9 +47,8 @@ class Sharing:
             return defaultdict(int)
 
     def attention_of(self, module: Module) -> AttentionHeads:
-        """Return the heads of a module's own layer. Outside of layers, and where towers number
-        their layers as the text part does, the heads that the config states of the text; for other
-        towers 0 (unknown)."""
+        """Return the heads of a module's own layer; outside of layers, and where a tower's numbers
+        are the text's too, those that the config states of the text; for other towers 0."""
         heads = self._attentions.get(module.layer, set())
         if len(heads) == 1:
             return next(iter(heads))
@@ -80,8 +77,7 @@ class Sharing:
         return ranks
 
     def local(self, module: Module, length: int) -> int | None:
-        """Return what one rank holds of the side that ranks share; None where they cannot share
-        it."""
+        """Return what one rank holds of the shared side; None where ranks cannot share it."""
         role = role_of_module(module)
         if role.kind == "vocab":  # padded, then cut anywhere: its rows are no heads
             padded = -(-length // self.vocab_multiple) * self.vocab_multiple

@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from gacprof.checkpoint.load import load_model
 from gacprof.checkpoint.scan import inventory_of
 from gacprof.core.errors import GacprofError
-from gacprof.realigning.in_memory import realign_model
-from gacprof.realigning.realign import realign
+from gacprof.realigning.realign import realign, realign_model
 
 ASVD = FIXTURES / "asvd_mha_r1"
 IDS = torch.arange(2 * 24).reshape(2, 24) * 7 % 288

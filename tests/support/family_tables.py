@@ -45,9 +45,9 @@ class LinearRow(TypedDict, total=False):
 
 class FamilyTables(TypedDict):
     """The config's names of sizes, what they mean, families, sides (sums of products of sizes),
-    sizes that follow from others, roles with a bias, sizes of a second kind of attention, roles
-    that a module may hold, the layer_types of kinds of block, those that lack one, and the linear
-    layers of each."""
+    sizes that follow from others, roles with a bias, fields and class names of compressed models,
+    tables of sizes, sizes of a second kind of attention, roles that a module may hold, the
+    layer_types of kinds of block, those that lack one, and the linear layers of each."""
 
     fields: dict[str, list[str]]
     by_sizes: dict[str, Family]
@@ -55,6 +55,8 @@ class FamilyTables(TypedDict):
     sides: dict[str, list[list[str]]]
     silent: dict[str, list[str]]
     biases: dict[str, list[str]]
+    compressed: dict[str, list[str]]
+    parts: dict[str, str]
     second: dict[str, str]
     fused: dict[str, list[str]]
     layer_kinds: dict[str, list[str]]

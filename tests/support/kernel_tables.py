@@ -67,6 +67,7 @@ class NameTables(TypedDict):
     switches: dict[str, list[str]]
     types: dict[str, str]
     letters: dict[str, str]
+    operators: dict[str, int]
 
 
 class FormatTables(TypedDict):
@@ -78,6 +79,13 @@ class FormatTables(TypedDict):
     compressed_tensors: dict[str, str]
     bits: dict[str, tuple[int, int, int]]
     known_values: dict[str, dict[str, str]]
+    groups: dict[str, int]
+    files: dict[str, str]
+    unnamed: dict[str, str]
+    other_names: dict[str, str]
+    stored_like: dict[str, str]
+    taken_off: dict[str, int]
+    spellings: dict[str, list[str]]
 
 
 class Conditions(TypedDict, total=False):

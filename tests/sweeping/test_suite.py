@@ -11,8 +11,8 @@ import pytest
 from gacprof.core.errors import MeasurementError
 from gacprof.core.points import Axis, Environment
 from gacprof.devices.cuda import MAX_CALLS
-from gacprof.sweeping.preparation import preparation
 from gacprof.sweeping.suite import complete_axis, load_suite, shipped_suites
+from gacprof.sweeping.sweep import preparation
 
 SUITE = """
 name = "mine"

@@ -3,8 +3,6 @@
 A number may state several widths: that of experts, and that of shared experts, a multiple of it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +31,7 @@ def count(config: Mapping[str, Any], *keys: str) -> int:
 
 
 def quotient(whole: int, parts: int) -> int:
-    """Return the size of equal parts (of one part, where their number is not known); 0 for unequal
-    ones."""
+    """Return the size of equal parts (of one where their number is unknown); 0 for unequal ones."""
     return 0 if whole % max(parts, 1) else whole // max(parts, 1)
 
 

@@ -3,8 +3,6 @@
 The first layout that recognises a checkpoint wins; every other matrix is a dense layer.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -156,8 +154,7 @@ _REFUSED = "a plain transformers model refuses these weights, gacprof.load_model
 def _warnings(
     contents: Contents, layout: str, dims: Sequence[Dim], attentions: Sequence[AttentionHeads]
 ) -> Iterator[str]:
-    """Return the faults that a plain loader would pass over, and configs that disagree with
-    tensors."""
+    """Return the faults that a plain loader passes over, and what configs say against tensors."""
     if any(dim.kind != "width" for dim in dims):
         yield (
             f"a plain transformers model leaves weights of this layout ({layout}) random or "
@@ -183,8 +180,7 @@ _PLACES = {role: place for place, role in enumerate(_ROLES.split())}
 
 
 def _order(layer: int | None, role: str, name: str) -> tuple[Any, ...]:
-    """Return a key to sort modules as the model runs: embedding, layers, the rest; within a layer
-    by role, then by name."""
+    """Return a sort key: embedding, layers, the rest; within a layer by role, then by name."""
     if layer is None:
         layer = -1 if role == "embedding" else sys.maxsize
     parts = name.replace(":", ".").split(".")
@@ -280,8 +276,7 @@ def find_attentions(contents: Contents, linears: Sequence[Linear]) -> list[Atten
 
 
 def _attention(layer: int, config: Mapping[str, Any], sizes: Mapping[str, int]) -> AttentionHeads:
-    """Return the heads of q and k of these ``sizes``, or of one weight for q, k and v; 0 where
-    unknown."""
+    """Return the heads of q and k of these ``sizes``, or of a fused weight; 0 where unknown."""
     stated_heads = count(config, "num_attention_heads", "n_head")
     heads = count(config, "num_heads", "num_attention_heads", "n_head")
     kv_heads = count(config, "num_key_value_heads", "num_kv_heads") or heads

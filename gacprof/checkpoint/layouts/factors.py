@@ -1,7 +1,5 @@
 """Factor pairs, by the names that ``factors.toml`` says each tool gives them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 (PaLU) has an outer for each group, which reads a section of inner's output.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -124,8 +122,7 @@ def matrices(contents: Contents) -> Iterator[tuple[str, list[TensorInfo]]]:
 
 
 def dense_linears(contents: Contents, others: Iterable[Linear]) -> Iterator[Linear]:
-    """Return every two-dimensional ``X.weight`` that is no embedding and in none of the
-    ``others``."""
+    """Return every matrix ``X.weight`` that is no embedding and in none of the ``others``."""
     used: set[str] = set()
     for linear in others:
         used.update(linear.weights, linear.biases)
@@ -184,8 +181,7 @@ def packed_linears(contents: Contents) -> list[Linear]:
 
 
 def _fitting(readings: Sequence[Linear]) -> Linear:
-    """Return the reading of a layer, among those by several formats, that fits; none if several
-    differ."""
+    """Return the reading of a layer by several formats that fits; a refused one if they differ."""
     fitting = [linear for linear in readings if not linear.why] or readings[:1]
     first = fitting[0]
     if any(linear != first for linear in fitting):
@@ -220,8 +216,7 @@ def _packed_linear(contents: Contents, form: StoredFormat, name: str, ending: st
 
 
 def _packed_size(contents: Contents, name: str, ending: str, bits: int) -> tuple[int, int, int]:
-    """Return the out and in features of a tensor with this ending, and its bits, by the config
-    unless shapes tell them; 0 where it is not packed."""
+    """Return the out and in features of a tensor, and its bits; 0 where it is not packed."""
     info = contents.tensors[name]
     if ending == "_blocks" and len(info.shape) == 4:  # MXFP4 of all experts, 2 weights a byte
         return info.shape[1], info.shape[2] * info.shape[3] * 2, 4

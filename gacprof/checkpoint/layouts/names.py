@@ -4,8 +4,6 @@ A model of 90,000 tensors has some forty templates, which are its names with ``#
 what a name means is asked once a template.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Where the sides of a quantised weight are written: rows of ``quantised.toml`` that were compared
 with the tensors of a module."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,7 +8,7 @@ from math import lcm
 from pathlib import Path
 from typing import Any, Literal
 
-from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Fill, Place, TensorInfo
+from gacprof.checkpoint.inventory import MAX_SIZE, Contents, Place, TensorInfo
 from gacprof.checkpoint.storage import (
     TABLES,
     stated_quantisation,
@@ -27,19 +25,9 @@ Row = tuple[int, Per, int | Literal["zero", "point", "last", "group", "size"]]
 Rows = Mapping[str, Mapping[Side, Row]]
 TABLE = Path(__file__).parents[1] / "quantised.toml"
 ROWS = shipped_table(TABLE, dict[str, Rows])
-LIKE = {
-    "fp8_tensor": "fp8_channel",
-    "int8_w8a8": "fp8_channel",
-    "w4afp8": "int4",
-    "int8_w8a16": "gptq",
-    "ct int8_w8a16": "int4",
-}
-"""Formats that are stored as another one is; ``ct`` stands for compressed-tensors."""
 ANY_GROUP = ("awq", "gptq", "int4", "int8_w8a16", "w4afp8")
 """Formats whose groups have the length that the config says; of others it is fixed."""
 POINTS = ("qzeros", "weight_zero_point")
-VERSIONS = {"gptq": 1, "gptq_v2": 0, "gemm": 0, "awq": 0}
-"""What is taken off a zero point that is stored, by ``checkpoint_format``; the last is AWQ's."""
 STATED_TWICE = {"quant_method", "bits", "group_size", "sym", "desc_act", "checkpoint_format"}
 """What a file beside a config, or its text part, may say again."""
 WORD = 32  # bits
@@ -132,24 +120,15 @@ class StoredFormat:
         if fill == "group":
             group = self.group if self.group > 0 else MAX_SIZE
             return Place(name, axis, fill="group", group=group)
-        return Place(name, axis, unit=self._unit(per), fill=self._fill(fill))
-
-    def _unit(self, per: Per) -> Fraction:
-        """Return how many entries a unit of a side has."""
-        if per == "word":
-            return Fraction(self.bits, WORD)
-        return Fraction(1, {"1": 1, "byte": 2, "group": self.group, "block": self.block}[per])
-
-    def _fill(self, fill: int | str) -> Fill:
-        """Return what a new entry holds; codes fill a word."""
-        codes = {"zero": 1 << self.bits - 1, "point": self.point}
-        if fill in codes:
-            return packed_word(codes[str(fill)], self.bits)
-        return fill  # type: ignore[return-value]
+        units = {"1": 1, "byte": 2, "group": self.group, "block": self.block}
+        unit = Fraction(self.bits, WORD) if per == "word" else Fraction(1, units[per])
+        if fill in ("zero", "point"):  # codes fill a word
+            code = self.point if fill == "point" else 1 << self.bits - 1
+            return Place(name, axis, unit=unit, fill=packed_word(code, self.bits))
+        return Place(name, axis, unit=unit, fill=fill)  # type: ignore[arg-type]
 
     def _short_group(self, names: Sequence[str], inputs: int) -> str:
-        """Return why new inputs have no code of zero: they join a group with a zero point of its
-        own."""
+        """Return why new inputs have no code of zero: their group has a zero point of its own."""
         has_points = any(name.endswith(POINTS) for name in names)
         if not has_points or self.symmetric:
             return ""
@@ -212,7 +191,7 @@ def stored_less(name: str, stated: Mapping[str, Any]) -> int | None:
         return 0
     # GPTQModel states the version twice, and reads either
     words = {stated.get(key) for key in ("checkpoint_format", "format")} - {None, ""}
-    numbers = {VERSIONS.get(str(word)) for word in words or {name}}
+    numbers = {TABLES["taken_off"].get(str(word)) for word in words or {name}}
     return numbers.pop() if len(numbers) == 1 else None
 
 
@@ -220,7 +199,8 @@ def _stored_format(stated: Mapping[str, Any]) -> StoredFormat:
     """Return how a quantization_config says that weights are stored."""
     storage = storage_of_config({"quantization_config": stated})
     form = storage.form
-    name = LIKE.get(f"{storage.tool} {form}".strip(), LIKE.get(form, form))
+    like = TABLES["stored_like"]
+    name = like.get(f"{storage.tool} {form}".strip(), like.get(form, form))
     if form == "mxfp4" and storage.tool != "ct":
         name = "mxfp4_stacked"
     if form == "none":

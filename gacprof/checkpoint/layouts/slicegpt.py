@@ -5,8 +5,6 @@ have no weights and divide by the *original* hidden size, so zeros in the stream
 (microsoft/TransformerCompression, slicegpt/rotate.py, modules.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,8 +42,7 @@ class Stretch:
                 self.places += [Place(bias, 0) for bias in linear.biases]
 
     def dim(self, contents: Contents) -> Dim:
-        """Return the stretch as a dim. Raises :class:`CheckpointError` where its tensors
-        disagree."""
+        """Return the stretch as a dim. Raises :class:`CheckpointError` where tensors disagree."""
         sizes = {contents.shape(place.tensor)[place.axis] for place in self.places}
         if len(sizes) != 1:
             raise CheckpointError(

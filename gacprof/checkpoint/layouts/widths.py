@@ -4,8 +4,6 @@ Padding a width with zeros is exact for every activation that is finite at zero:
 units are multiplied by down's zero columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
@@ -62,8 +60,7 @@ def find_widths(contents: Contents, linears: Sequence[Linear]) -> list[Dim]:
 
 
 def _width(contents: Contents, mlp: str, parts: Mapping[str, Linear], others: Set[str]) -> Dim:
-    """Return the width of an MLP of these parts, by role; ``others`` are its tensors that are no
-    part."""
+    """Return the width of an MLP of these parts, by role; ``others`` are its other tensors."""
     down = parts["down"]
     size, cost = down.in_features, down.per_input
     places: list[Place] = []
