@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -194,3 +196,13 @@ def test_what_came_back_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert "345 to 1980 MHz" in printed and "690 W" in printed
     assert "align1" in printed and "not seen" in printed
+
+
+def test_what_the_package_needs_is_carried_to_a_machine_without_network() -> None:
+    """But for what an image with PyTorch has: seen in the first one that was lent."""
+    in_the_image = {"numpy", "packaging", "rich", "safetensors"}
+    project = tomllib.loads((TOOLS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    names = {re.split(r"[<>=]", need)[0] for need in project["project"]["dependencies"]}
+    carried = (TOOLS / "first_gpu" / "wheels.py").read_text(encoding="utf-8")
+    missing = {name for name in names if f'"{name.replace("_", "-")}"' not in carried}
+    assert missing == in_the_image

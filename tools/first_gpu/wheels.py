@@ -11,7 +11,7 @@ from pathlib import Path
 PYTHON = "3.12"
 CARRIED = ("cyclopts", "pydantic", "pydantic-core", "annotated-types", "typing-extensions")
 CARRIED += ("typing-inspection", "itanium-demangler", "attrs", "docstring-parser", "rich-rst")
-CARRIED += ("docutils", "ijson")
+CARRIED += ("docutils", "ijson", "lazy-loader")
 """Packages that an image with PyTorch lacks, or may hold in too old a version."""
 PLATFORMS = (*(f"manylinux_2_{n}" for n in range(39, 4, -1)), "manylinux2014", "manylinux1")
 """pip takes each name literally; the newest are those of Ubuntu 24.04."""
