@@ -10,15 +10,19 @@ from pathlib import Path
 from gacprof.cliffmap.cliffmap import CliffMap, Curve, is_map, load_map
 from gacprof.core.dtypes import compute_dtype, dtype_name
 from gacprof.core.errors import MapError, require_within
-from gacprof.core.points import MAX_DIM
+from gacprof.core.points import MAX_DIM, Point
 from gacprof.core.sizes import SizeSource, SizeVerdict
 from gacprof.core.verdicts import Verdicts, as_verdicts
 from gacprof.kernels.attention import MAX_SWEPT
 from gacprof.kernels.rules import Rules
 from gacprof.workload.products import side_uses
 
-PREFILL = {"M": 1024, "N": 4096, "K": 4096, "heads": 32}
-"""The other dims of an operator by rules, where a user names none."""
+RULE_DIMS: Mapping[tuple[str, str], dict[str, int]] = {
+    ("linear", "N"): {"M": 1024, "K": 4096},
+    ("linear", "K"): {"M": 1024, "N": 4096},
+    ("attention", "head_dim"): {"heads": 32, "kv_heads": 32},
+}
+"""The other dims of what rules judge, where a user names none."""
 REACH = 1024  # how far above a size candidates by rules are looked for
 
 
@@ -56,7 +60,7 @@ def candidates(
     -------
     list of SizeVerdict
         Ascending; each is the verdict of the source by which the penalty is largest, and its reason
-        names the curve of a map.
+        names the call and that source.
 
     Raises
     ------
@@ -81,15 +85,19 @@ def candidates(
     if operator is None:
         operator = "attention" if dim == "head_dim" else "linear"
     others = dict(fixed) if isinstance(fixed, Mapping) else dims_of_words(fixed)
+    calls = []
     answers = []
     for source in sources:
         if isinstance(source, str | Path):
             source = load_map(source) if is_map(source) else Rules(str(source))
         if isinstance(source, CliffMap):
-            curves = source.curves_of(operator, dim, dtype, others)
-            answers.append(curve_verdicts(source, size, curves))
+            curve = curve_around(source, size, source.curves_of(operator, dim, dtype, others))
+            call, answer = curve.label, as_verdicts(curve.sizes, source.tolerance)
         else:
-            answers.append(judged_sizes(source, size, operator, dim, dtype or "float16", others))
+            point = rule_point(source, operator, dim, dtype or "float16", others)
+            call, answer = point.key, judged_sizes(source, size, dim, point)
+        calls.append(f"{call} by {source.name}")
+        answers.append(answer)
     common = sorted(set.intersection(*(set(answer.offered.tolist()) for answer in answers)))
     if not common:
         names = " and ".join(str(getattr(source, "name", source)) for source in sources)
@@ -99,34 +107,42 @@ def candidates(
     place = bisect_right(common, size)
     verdicts = []
     for candidate in common[max(0, place - count) : place + count]:
-        by_source = filter(None, (answer.of(candidate) for answer in answers))
-        verdicts.append(max(by_source, key=lambda v: v.penalty.value if v.penalty else 0.0))
+        by_source = []
+        for call, answer in zip(calls, answers, strict=True):
+            verdict = answer.of(candidate)
+            if verdict is not None:
+                reasons = filter(None, (verdict.reason or verdict.kernel, call))
+                by_source.append(replace(verdict, reason="; ".join(reasons)))
+        verdicts.append(max(by_source, key=lambda v: v.penalty.value if v.penalty else -1.0))
     return verdicts
 
 
-def judged_sizes(
-    source: SizeSource,
-    size: int,
-    operator: str,
-    dim: str,
-    dtype: str,
-    fixed: Mapping[str, int],
-) -> Verdicts:
-    """The verdicts on sizes up to some above one by rules. Raises :class:`MapError` for what rules
-    do not cover."""
-    others = {**PREFILL, **fixed}
+def rule_point(
+    source: SizeSource, operator: str, dim: str, dtype: str, fixed: Mapping[str, int]
+) -> Point:
+    """The call that rules are asked about, but for its ``dim``. Raises :class:`MapError` for what
+    they do not cover."""
     used_dtype = compute_dtype(dtype_name(dtype))
-    if (operator, dim) == ("attention", "head_dim"):
-        heads = others["heads"], others.get("kv_heads", others["heads"])
-        verdicts = [source.head_dim(x, *heads, used_dtype) for x in range(1, MAX_SWEPT + 1)]
-        return as_verdicts(verdicts, source.tolerance)
-    if operator != "linear" or dim not in ("N", "K"):
+    dims = RULE_DIMS.get((operator, dim))
+    if dims is None or not fixed.keys() <= dims.keys():
         raise MapError(
-            f"'{source.name}' judges linear by N or K, and attention by head_dim, not {operator} "
-            f"by {dim}: name a map"
+            f"'{source.name}' judges linear by N or K (fixed: M and the other), attention by "
+            f"head_dim (fixed: heads, kv_heads), not {' '.join((operator, dim, *fixed))}: ask a map"
         )
-    other = others["K" if dim == "N" else "N"]
-    uses = side_uses("N" if dim == "N" else "K", other, {others["M"]: 1.0}, used_dtype)
+    if "heads" in fixed:
+        fixed = {"kv_heads": fixed["heads"], **fixed}
+    dims = {**dims, **fixed}
+    return Point(operator, dims, used_dtype)
+
+
+def judged_sizes(source: SizeSource, size: int, dim: str, point: Point) -> Verdicts:
+    """The verdicts on sizes up to some above one by rules."""
+    if dim == "head_dim":
+        heads = point.dims["heads"], point.dims["kv_heads"]
+        verdicts = [source.head_dim(x, *heads, point.dtype) for x in range(1, MAX_SWEPT + 1)]
+        return as_verdicts(verdicts, source.tolerance)
+    other = point.dims["K" if dim == "N" else "N"]
+    uses = side_uses("N" if dim == "N" else "K", other, {point.dims["M"]: 1.0}, point.dtype)
     sizes = sorted({size, *source.sizes(uses, 1, size + REACH)})
     return as_verdicts(source.judge(uses, sizes), source.tolerance)
 
@@ -142,18 +158,13 @@ def dims_of_words(words: Sequence[str]) -> dict[str, int]:
     return dims
 
 
-def curve_verdicts(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Verdicts:
-    """The verdicts of the curve around a size that is most like a model's prefill, each with its
-    name. Raises :class:`MapError` where none covers the size."""
+def curve_around(cliff_map: CliffMap, size: int, curves: Sequence[Curve]) -> Curve:
+    """The curve around a size that is most like a model's prefill. Raises :class:`MapError` where
+    none covers the size."""
     covering = [c for c in curves if c.sizes[0].size <= size <= c.sizes[-1].size]
     if not covering:
         listed = {f"{c.label}, {c.axis.sizes[0]} … {c.axis.sizes[-1]}" for c in curves}
         dims = {f"{curve.axis.operator} {curve.axis.dim}" for curve in cliff_map.curves}
         has = "; ".join(sorted(listed or dims))
         raise MapError(f"'{cliff_map.name}' has no such curve around {size}: it has {has}")
-    curve = min(covering, key=lambda c: (c.axis.dtype != "float16", c.unlike_prefill))
-    named = []
-    for verdict in curve.sizes:
-        reasons = filter(None, (verdict.reason or verdict.kernel, curve.label))
-        named.append(replace(verdict, reason="; ".join(reasons)))
-    return as_verdicts(named, cliff_map.tolerance)
+    return min(covering, key=lambda c: (c.axis.dtype != "float16", c.unlike_prefill))

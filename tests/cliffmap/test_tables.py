@@ -161,6 +161,8 @@ def test_a_gpu_beside_a_map_leaves_what_both_call_good() -> None:
     [
         (107, "h1000", {}),
         (107, "h100", {"dim": "M"}),
+        (107, "h100", {"fixed": {"Z": 3}}),
+        (107, "h100", {"dim": "N", "fixed": {"N": 8}}),
         (107, "h100", {"dtype": "int4"}),
         (0, "h100", {}),
         (107, "h100", {"count": 0}),
