@@ -123,11 +123,7 @@ def scan_with_factors(
 
 def int_of_word(_: Any, tokens: Sequence[Any]) -> int:
     """Read a word as a whole number; cyclopts alone would round 1.5."""
-    word = tokens[0].value
-    try:
-        return int(word)
-    except ValueError:
-        raise ValueError(f"'{word}' is no whole number") from None
+    return int(tokens[0].value)
 
 
 def writable(annotation: Any) -> Any:

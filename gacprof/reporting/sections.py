@@ -555,7 +555,7 @@ def bench_section(result: gacprof.BenchResult) -> Section:
     """Models by workload, each beside the first one; on a GPU how much of the time it worked."""
     decided = [t for t in result.timings if t.verdict in ("faster", "slower")]
     said = [f"{t.model} is {t.verdict} than {result.models[0]} in {t.workload}" for t in decided]
-    nothing = "No difference is sure" if len(result.models) > 1 else "One model, beside none"
+    nothing = "No difference is sure" if len(result.models) > 1 else "One model alone"
     headline = f"{'; '.join(said) or nothing}, on {result.environment.name}."
     rows: list[Row] = []
     for timing in (*result.timings, *result.replicates):
