@@ -81,7 +81,7 @@ def test_a_cut_is_another_function(tmp_path: Path) -> None:
 def test_the_tolerance_is_the_rounding_that_was_measured(
     times: float, verdict: str, tmp_path: Path
 ) -> None:
-    """Logits that all are larger by a share have an error of that share."""
+    """Logits that all are larger by a share have an error of that share, but for rounding."""
     source = write_decoder(tmp_path / "a")
     tolerance: Any = verify(source, source).tolerance
     assert 1e-7 < tolerance < 1e-5
@@ -91,7 +91,7 @@ def test_the_tolerance_is_the_rounding_that_was_measured(
 
     result = verify(source, edited(source, tmp_path / "b", enlarge))
     assert result.verdict == verdict
-    assert result.max_error == pytest.approx(times * tolerance, rel=0.3)
+    assert result.max_error == pytest.approx(times * tolerance, abs=tolerance)
 
 
 def change_one_weight(state: State) -> None:
