@@ -71,11 +71,8 @@ def read_weights(path: Path) -> Contents:
     elif head[8:9] == b"{":
         contents = read_safetensors(path)
     else:
-        form = "neither safetensors nor a zipped torch.save file"
-        if head.lstrip().startswith(b"{"):
-            form = "JSON and no weights"
         raise CheckpointError(
-            f"{path} is {form}: name a model's folder or "
+            f"{path} is neither safetensors nor a zipped torch.save file: name a model's folder or "
             "its weights, or fetch them again (a pointer: 'git lfs pull'; older than torch 1.6: "
             "save again)"
         )

@@ -89,8 +89,8 @@ def call(verb: str, words: Sequence[str], as_json: bool) -> int:
     result = function(*bound.args, **bound.kwargs)
     code = show(result, as_json)
     if not as_json:
-        for line in written_text(verb, bound.arguments, result):
-            print(line)
+        text = written_text(verb, bound.arguments, result)
+        print(text, end="\n" * bool(text))
     return code
 
 

@@ -24,8 +24,7 @@ KEPT = {
     "sweep": "Finished blocks are kept in its run folder: go on with its --out and --resume",
     "compress": "Finished layers are kept: the same command goes on with the others",
 }
-NUMBERS = {",": ": write 0.85, or several as 2 4", "%": ": write a share, such as 0.85"}
-"""What to write for a number, by a sign that it has not."""
+NUMBERS = {int: "whole number such as 128, or several as 2 4", float: "number such as 0.85"}
 NOT_KEPT = "No file is half written: run it again"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -61,10 +60,8 @@ def parse_text(error: CycloptsError, verb: str, words: Sequence[str]) -> str:
         return f"'{token}' is one word too many{why}: see gacprof {verb} --help"
     if isinstance(error, CoercionError) and error.token:
         option = error.token.keyword or label
-        if error.target_type in (int, float):
-            hints = [hint for sign, hint in NUMBERS.items() if sign in error.token.value]
-            number = "number" if error.target_type is float else "whole number"
-            return f"{option}: '{error.token.value}' is no {number}{''.join(hints)}"
+        if error.target_type in NUMBERS:
+            return f"{option}: '{error.token.value}' is no {NUMBERS[error.target_type]}"
         if error.token.keyword is None:
             return f"{option}: {error}"
     if isinstance(error, UnknownOptionError):

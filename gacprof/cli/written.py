@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,57 +12,58 @@ from gacprof.cli.verbs import command
 from gacprof.core.formatting import counted
 from gacprof.reporting.sections import next_step
 
-WRITERS = ("plan", "dispatch", "lint", "table")  # besides those below
+WRITERS = ("plan", "dispatch", "lint", "table", "map build")  # besides those below
+FOLLOWED: Mapping[str, Callable[[Any], bool]] = {
+    "map build": lambda _: True,
+    "diagnose": lambda result: any(dim.action in ("pad", "merge") for dim in result.dims),
+    "plan": lambda result: bool(result.sizes),
+    "realign": lambda _: True,
+    "verify": lambda result: result.ok,
+    "bench": lambda result: len(result.models) > 1,
+}
+"""The verbs whose result a further step follows, and with which results."""
+OUT_NAMES = {"map build": "source", "plan": "plan", "realign": "other"}
+"""What steps call the file or folder that a verb wrote."""
 
 
-def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> list[str]:
-    """The sentences on the files of a verb; none of one that writes no file.
+def written_text(verb: str, arguments: Mapping[str, Any], result: Any) -> str:
+    """The sentences on the files of a verb and on the next step; empty where there are none.
 
     The results of ``sweep``, ``compress`` and ``export`` name their folders themselves.
     """
-    out = arguments.get("out")
+    kind = getattr(result, "schema", verb)
     if verb == "report":
-        return [f"Wrote {result}: open it in a browser."]
+        return f"Wrote {result}: open it in a browser."
     if verb == "fleet":
-        return [
-            f"Wrote {run} of {kind}. Next: gacprof map show {run}" for kind, run in result.items()
-        ]
-    if verb == "plan" and result.sizes and out is None:
-        return ["Nothing was written: --out plan.json keeps the plan, for gacprof realign."]
+        steps = [f"Wrote {run} of {k}. Next: gacprof map show {run}" for k, run in result.items()]
+        return "\n".join(steps)
+    if verb == "plan" and result.sizes and "out" not in arguments:
+        return "Nothing was written: --out plan.json keeps the plan, for gacprof realign."
+    if verb == "map build":
+        from gacprof.cliffmap.cliffmap import MAP_FILE
+
+        arguments = {"out": Path(arguments["run"]) / MAP_FILE, **arguments}
+    if verb == "bench":
+        arguments = {**arguments, "other": arguments["checkpoints"][-1]}
+    paths = (arguments.get("out"), arguments.get("sarif"))
+    sentences = [f"Wrote {quote(str(path))}." for path in paths if path and verb in WRITERS]
     if verb == "realign":
         text, is_cut = realigned_text(arguments["checkpoint"], result)
+        sentences.append(text)
         # the copy of a smaller size is another function, which verify would say
         kind = "Verification" if is_cut else verb
-        return [text + step_text(verb, arguments, kind, aligned=result)]
-    if verb == "map build":
-        path = out or Path(arguments["run"]) / "cliffmap.json"
-        return [
-            f"Wrote {quote(str(path))}. " + step_text(verb, arguments, result.schema, source=path)
-        ]
-    if verb == "diagnose" and any(f.action in ("pad", "merge") for f in result.dims):
-        return [step_text(verb, arguments, result.schema)]
-    if verb == "plan" and result.sizes:
-        return [f"Wrote {quote(str(out))}. " + step_text(verb, arguments, result.schema, plan=out)]
-    if verb == "verify" and result.ok:
-        return [step_text(verb, arguments, result.schema, aligned=result.other)]
-    if verb == "bench" and len(result.models) > 1:
-        return [step_text(verb, arguments, result.schema, aligned=arguments["checkpoints"][-1])]
-    paths = (out, arguments.get("sarif"))
-    return [f"Wrote {path}." for path in paths if path and verb in WRITERS]
+    if verb in FOLLOWED and FOLLOWED[verb](result):
+        sentences.append(step_text(verb, arguments, kind))
+    return " ".join(sentences)
 
 
-def step_text(verb: str, arguments: Mapping[str, Any], schema: str, **names: Any) -> str:
-    """The step behind a verb's result, with the options of the verb that it takes as well."""
-    for name, argument in (("model", "checkpoint"), ("source", "source")):
-        value = arguments.get(argument)
-        if value is not None:
-            names.setdefault(name, getattr(value, "path", value))
-    text = next_step(schema, **names)
-    takes = inspect.signature(command(text.split()[2])).parameters
-    for name, parameter in inspect.signature(command(verb)).parameters.items():
-        value = arguments.get(name)
+def step_text(verb: str, arguments: Mapping[str, Any], kind: str) -> str:
+    """The step behind a kind of result, with the options of the verb that it takes as well."""
+    text = next_step(kind, **{**arguments, OUT_NAMES.get(verb, "out"): arguments.get("out")})
+    for name, parameter in inspect.signature(command(text.split()[2])).parameters.items():
         is_option = parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "out"
-        if is_option and name in takes and value is not None:
+        if is_option and name in arguments:
+            value = arguments[name]
             words = value if isinstance(value, tuple) else (value,)
             text += " ".join(["", f"--{name}", *(quote(str(word)) for word in words)])
     return text
@@ -85,4 +86,4 @@ def realigned_text(checkpoint: Any, folder: Path) -> tuple[str, bool]:
     change = after.parameters / before.parameters - 1
     changes.append(f"{100 * change:+.1f} % parameters")
     is_cut = any(after < before for before, after, _ in record["resized"].values())
-    return f"Wrote {quote(str(folder))}: {', '.join(changes)}. ", is_cut
+    return f"Wrote {quote(str(folder))}: {', '.join(changes)}.", is_cut

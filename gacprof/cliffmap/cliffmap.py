@@ -115,9 +115,7 @@ class Curve:
         fixed = self.axis.fixed
         is_held_back = any(fixed.get(side, PADDED_TO) % PADDED_TO for side in "NK")
         is_decode = fixed.get("M", fixed.get("q_len", PREFILL_TOKENS)) < PREFILL_TOKENS
-        strangeness = len(self.unusual)
-        if self.unusual.get("cache") == "warm":  # which a prefill hardly notices
-            strangeness -= 1
+        strangeness = len(self.unusual.keys() - {"cache"})  # which a prefill hardly notices
         return is_held_back, is_decode, strangeness, -prod(fixed.values()), -len(self.sizes)
 
 

@@ -116,8 +116,9 @@ def explain(
         # each size: a kernel may have a template for one head_dim alone
         verdicts = [size_source.head_dim(x, *shape) for x in range(low, high + 1)]
     else:
-        rows = known_rows(tokens, size_source, partial(uses_of, dim, other, dtype=used_dtype), size)
-        uses = uses_of(dim, other, rows, used_dtype)
+        uses_at = partial(uses_of, dim, other, dtype=used_dtype)
+        rows = known_rows(tokens, size_source, uses_at, size, size)
+        uses = uses_at(rows)
         sides = {"N": f"K = {other}", "K": f"N = {other}", "rank": f"two factors of {other}"}
         question = f"{dim} in {used_dtype}, {sides[dim]}, {rows_text(rows)}"
         larger = [x for x in size_source.sizes(uses, low, high) if x > size]

@@ -73,16 +73,17 @@ def known_rows(
     source: SizeSource,
     uses_at: Callable[[Mapping[int, float]], Sequence[Use]],
     low: int,
-    high: int | None = None,
+    high: int,
 ) -> dict[int, float]:
     """Return the workload that is named, else the source's token counts at which it knows sizes
-    from ``low`` to ``high`` (None: ``low`` alone): a map may hold a product at one count only."""
+    from ``low`` to ``high``: a map may hold a product at one count only."""
     rows = workload(tokens, source)
-    known_counts = {}
-    for count, often in rows.items():
-        if source.sizes(uses_at({count: often}), low, high or low):
-            known_counts[count] = often
-    return rows if tokens is not None else known_counts or rows
+    if tokens is not None:
+        return rows
+    answered = {
+        n: often for n, often in rows.items() if source.sizes(uses_at({n: often}), low, high)
+    }
+    return answered or rows
 
 
 def rows_text(rows: Mapping[int, float]) -> str:

@@ -158,7 +158,7 @@ def next_steps(results: Mapping[str, Any]) -> list[tuple[str, str]]:
         elif isinstance(source, str) and source in (*GPUS, *shipped_maps()):
             names["source"] = source
         if kind in ("Diagnosis", "plan", "Verification"):
-            names["model"] = result.checkpoint
+            names["checkpoint"] = result.checkpoint
     return steps_after(furthest, **names)
 
 

@@ -25,7 +25,7 @@ from gacprof.core.formatting import (
     sizes_text,
     time_interval,
 )
-from gacprof.core.sizes import Estimate, Interval, SizeVerdict
+from gacprof.core.sizes import Estimate, Interval, SizeVerdict, Verdict
 from gacprof.diagnosing.source import rows_text
 from gacprof.kernels.dispatch import SCOPE
 from gacprof.kernels.penalties import CUDA, MIN_ROWS, ONE_ROW, PADDED_TO
@@ -49,6 +49,7 @@ SDPA_CALLS: Mapping[str, Mapping[str, Any]] = {
     "head_dim, decode": {"q_len": 1},
     "head_dim, decode, grouped queries": {"q_len": 1, "kv_heads": 8},
 }
+VERDICTS: tuple[Verdict, ...] = ("misaligned", "undecided", "unknown", "safe")  # in this order
 OPERATORS = {"linear": 0, "quantised": 1, "attention": 2}  # the first of a table, in order
 OTHER_KINDS = ("aligned", "no tiers", "attention", "other")
 ALSO_WIDTH = 24  # letters of sizes that are good and no multiple
@@ -58,7 +59,7 @@ MAX_PRODUCTS = 20  # of a trace; --json has all
 WORDS_FILE = Path(__file__).parent / "words.toml"
 WORDS = shipped_table(WORDS_FILE, dict[str, dict[str, str]])
 REMARKS = WORDS["remarks"]
-PLACEHOLDERS = {"model": "MODEL", "plan": "plan.json", "aligned": "ALIGNED"}
+PLACEHOLDERS = {"checkpoint": "MODEL", "plan": "plan.json", "other": "ALIGNED"}
 PLACEHOLDERS |= dict.fromkeys(("run", "source"), "runs/own")
 """What stands in a step's command for what nobody named."""
 Row = tuple[str, ...]  # the texts of a table's row, one for each column
@@ -104,6 +105,11 @@ def grouped(
 def sentence(text: str) -> str:
     """A part of a sentence as one of its own."""
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def told(value: object, sentence: str) -> list[str]:
+    """A sentence on a value; none where there is nothing to tell: none, 0 or empty."""
+    return [sentence] if value else []
 
 
 def total_text(label: str, total: Interval | None) -> list[str]:
@@ -157,9 +163,8 @@ def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
     """The dims of a model by verdict, misaligned ones first."""
     products = f"Products in {diagnosis.dtype} at tp {diagnosis.tp}"
     headline = f"{diagnosis_text(diagnosis)} {products}, {diagnosis.provenance}."
-    order = ("misaligned", "undecided", "unknown", "safe")
     rows: list[Row] = []
-    for finding in sorted(diagnosis.dims, key=lambda finding: order.index(finding.now.verdict)):
+    for finding in sorted(diagnosis.dims, key=lambda dim: VERDICTS.index(dim.now.verdict)):
         actions = {"pad": f"pad to {finding.target_size}", "merge": "multiply out"}
         action = actions.get(finding.action, finding.action)
         rows.append((finding.dim.name, *verdict_cells(finding.now), action, finding.now.reason))
@@ -186,43 +191,30 @@ def diagnosis_section(diagnosis: gacprof.Diagnosis) -> Section:
 
 def diagnosis_text(diagnosis: gacprof.Diagnosis) -> str:
     """What is wrong with the sizes of a model, and what to do."""
-    sentences = []
-    if diagnosis.gaps:
-        sentences.append(
+    dims = diagnosis.dims
+    by_verdict = [f"{diagnosis.counts[v]} {v}" for v in VERDICTS if diagnosis.counts[v]]
+    actions = Counter(finding.action for finding in dims)
+    merged = counted(actions["merge"], "factor pair")
+    fixed = [finding.dim.why for finding in dims if not finding.dim.adjustable]
+    unknown = [finding.dim.name for finding in dims if finding.now.verdict == "unknown"]
+    sentences = [
+        *told(
+            diagnosis.gaps,
             f"Not recognised: {diagnosis.not_recognised}. Name factor pairs by --factors, such as "
-            "'{module}.up.weight' '{module}.down.weight'. Of the rest:"
-        )
-    counts, sizes = diagnosis.counts, counted(len(diagnosis.dims), "size")
-    unchangeable = [finding.dim for finding in diagnosis.dims if not finding.dim.adjustable]
-    padded = sum(finding.action == "pad" for finding in diagnosis.dims)
-    if not diagnosis.dims:
-        sentences.append("No size was found that may change.")
-    elif counts["misaligned"]:
-        wrong = f"{counts['misaligned']} of {sizes} are misaligned"
-        sentences.append(f"{wrong}: pad them, or let gacprof plan choose.")
-    elif padded:
-        slower = f"{padded} of {sizes} are mostly slower than padded"
-        sentences.append(f"{slower}: pad them, or let gacprof plan choose.")
-    elif not counts["unknown"]:
-        sentences.append(f"None of {sizes} is surely misaligned.")
-    merged = sum(finding.action == "merge" for finding in diagnosis.dims)
-    if merged:
-        sentences.append(f"Faster multiplied out: {counted(merged, 'factor pair')}.")
-    if counts["undecided"]:
-        sentences.append(f"{counts['undecided']} undecided.")
-    if unchangeable:
-        sentences.append(f"{len(unchangeable)} may not change: {unchangeable[0].why}.")
-    unknown = [f.dim.name for f in diagnosis.dims if f.now.verdict == "unknown"]
-    if unknown:
-        sentences.append(unknown_text(diagnosis, unknown, sizes))
+            "'{module}.up.weight' '{module}.down.weight'. Of the rest:",
+        ),
+        f"{counted(len(dims), 'size')}: {', '.join(by_verdict) or 'none that may change'}.",
+        *told(actions["pad"], f"Pad {actions['pad']}, or let gacprof plan choose."),
+        *told(actions["merge"], f"Faster multiplied out: {merged}."),
+        *told(fixed, f"{len(fixed)} may not change: {first_of([*dict.fromkeys(fixed)])}."),
+        *told(unknown, unknown_text(diagnosis, unknown)),
+    ]
     return " ".join(sentences)
 
 
-def unknown_text(
-    result: gacprof.Diagnosis | gacprof.Plan, unknown: Sequence[str], sizes: str
-) -> str:
+def unknown_text(result: gacprof.Diagnosis | gacprof.Plan, unknown: Sequence[str]) -> str:
     """How sizes that a source does not know become known."""
-    lack = f"{result.source} does not know {len(unknown)} of {sizes} ({first_of(unknown)})"
+    lack = f"{result.source} does not know {len(unknown)} ({first_of(unknown)})"
     command = f"gacprof sweep --model {quote(result.checkpoint)}"
     return f"{lack}: measure them by {command}, or ask a GPU's rules (--gpu, no times)."
 
@@ -236,32 +228,30 @@ def plan_section(plan: gacprof.Plan) -> Section:
     if not plan.sizes:
         headline = f"None of {sizes} changes; parameters stay {before:,}."
     unknown = [choice.dim for choice in plan.choices if choice.verdict == "unknown"]
-    if unknown:
-        headline += f" {unknown_text(plan, unknown, sizes)}"
+    headline = " ".join([headline, *told(unknown, unknown_text(plan, unknown))])
     rows: list[Row] = []
     for choice in plan.choices:
         if choice.after != choice.before:
             after_text = "multiplied out" if choice.after is None else str(choice.after)
             rows.append((choice.dim, str(choice.before), after_text, choice.verdict))
     remarks = [certificate_text(plan), f"Sizes: {plan.provenance}."]
-    if any(choice.verdict == "undecided" for choice in plan.choices if choice.dim in plan.sizes):
-        remarks.append("Undecided sizes: whether they are safe only a measurement tells.")
+    undecided = {choice.dim for choice in plan.choices if choice.verdict == "undecided"}
+    open_question = "Undecided sizes: whether they are safe only a measurement tells."
+    remarks += told(undecided & plan.sizes.keys(), open_question)
     if plan.latency_us is not None:
         calls = f"Products at {rows_text(plan.tokens)}"
         remarks += total_text(f"{calls}, as they are", plan.latency_us[0])
         remarks += total_text(f"{calls}, after the plan", plan.latency_us[1])
     remarks += [f"Limit on {name}: {most:,.0f}." for name, most in plan.limits.items()]
-    if plan.not_compared:
-        missing = counted(plan.not_compared, "joint size")
-        remarks.append(f"Not compared: {missing} of dims that others meet.")
+    missing = counted(plan.not_compared, "joint size")
+    remarks += told(plan.not_compared, f"Not compared: {missing} of dims that others meet.")
     not_priced = sum(choice.loss is None for choice in plan.choices)
-    if not_priced:
-        remarks.append(f"What {counted(not_priced, 'pinned cut')} loses is not known, nor counted.")
+    pinned = counted(not_priced, "pinned cut")
+    remarks += told(not_priced, f"What {pinned} loses is not known, nor counted.")
     required = {choice.required for choice in plan.choices if choice.required.row}
     rows_needed = sorted(required, key=lambda need: need.row)
     remarks += [f"Multiples of {need.multiple}: {need.row}." for need in rows_needed]
-    if plan.engine:
-        remarks.append(f"{plan.engine}, with the planned sizes: {plan.outcome}.")
+    remarks += told(plan.engine, f"{plan.engine}, with the planned sizes: {plan.outcome}.")
     remarks += [f"Not mended: {line}." for line in plan.unmended]
     remarks += [f"Tried: {remedy_text(remedy)}." for remedy in plan.alternatives]
     columns = ("dim", "now", "planned", "verdict")
@@ -365,11 +355,9 @@ def changes_section(result: gacprof.DispatchChanges) -> Section:
         name = WORDS["dispatch"][change.section]
         answers = changed_answers(change)
         rows.append((name, questions_text(change), sizes_text(change.sizes), *answers))
-    remarks = []
-    if rows:
-        remarks = ["q and kv: queries and keys; q = kv > 1 is prefill, q = 1 < kv decode.", SCOPE]
-    if len(result.changes) > MAX_CHANGES:
-        remarks.append(f"{len(result.changes) - MAX_CHANGES} more changes: --json.")
+    more = len(result.changes[MAX_CHANGES:])
+    remarks = told(rows, f"{REMARKS['queries']} {SCOPE}")
+    remarks += told(more, f"{more} more changes: --json.")
     remarks.append(f"All of one: gacprof dispatch {result.gpu} --release {result.after}.")
     columns = ("what", "where", "sizes", f"PyTorch {result.before}", f"PyTorch {result.after}")
     return Section(f"Changes of dispatch on {result.gpu}", headline, columns, rows, remarks)
@@ -487,12 +475,10 @@ def table_remarks(records: Sequence[Mapping[str, Any]]) -> list[str]:
         if all(r["multiple"] is None for r in records if r["source"] == source):
             remarks.append(f"{source} tells no multiple, kernels alone: gacprof table {source}.")
     remarks.append("N and K: outputs and inputs of a product, y[M, N] = x[M, K] · W[N, K]ᵀ.")
-    if any(record["dim"] == "row length" for record in records):
-        remarks.append("Norms: multiples take another kernel; what that saves nobody measured.")
-    if any(record["odd"] is not None for record in records):
-        remarks.append(
-            "× without est.: the median of that curve's sizes, each over the best larger one."
-        )
+    norms = [record for record in records if record["dim"] == "row length"]
+    timed = [record for record in records if record["odd"] is not None]
+    remarks += told(norms, REMARKS["norms"])
+    remarks += told(timed, REMARKS["timed"])
     estimates = {record["cost_by"] for record in records if record["odd_low"] is not None}
     for text in sorted(estimates):
         remarks.append(f"est.: {text}; four of five further groups should fall within.")
@@ -546,8 +532,7 @@ def verification_section(result: gacprof.Verification) -> Section:
     numbers = {words: getattr(result, name) for name, words in WORDS["numbers"].items()}
     rows = [(name, f"{number:.3g}") for name, number in numbers.items() if number is not None]
     remarks = [REMARKS["verified"].format(dtype=result.dtype, device=result.device)]
-    if result.verdict == "different":
-        remarks.append(REMARKS["different"])
+    remarks += told(result.verdict == "different", REMARKS["different"])
     return Section("The same function?", f"{headline}.", ("quantity", "value"), rows, remarks)
 
 
@@ -573,8 +558,8 @@ def bench_section(result: gacprof.BenchResult) -> Section:
         if timing.busy_share is not None:
             busy = f"the device was busy {percent(timing.busy_share, 0)} of the time"
             remarks.append(f"{timing.workload}, {timing.model}: {busy}.")
-    if result.not_captured:
-        remarks.append(f"Decoding was not captured in a CUDA graph: {result.not_captured}.")
+    lack = f"Decoding was not captured in a CUDA graph: {result.not_captured}."
+    remarks += told(result.not_captured, lack)
     columns = ("workload", "model", "latency", "time against the first", "verdict")
     return Section("Measured side by side", headline, columns, rows, remarks)
 
@@ -634,12 +619,10 @@ def lint_section(report: gacprof.LintReport) -> Section:
             since = f", since {row.since}" if row.since else ""
             sure = "" if row.sure == "high" else f" ({row.sure} confidence)"
             sources.add(f"Source of {row.requirement}: {row.source}{since}{sure}.")
-    remarks = [report.engine_says] if report.engine_says else []
+    remarks = told(report.engine_says, report.engine_says)
     remarks += [f"{gap.grade.capitalize()}: {gap.why}." for gap in report.gaps[:MAX_GAPS]]
-    if report.accepted:
-        remarks.append(f"Accepted: {', '.join(report.accepted)}.")
-    if report.ok:
-        remarks.append(serve_text(report))
+    remarks += told(report.accepted, f"Accepted: {', '.join(report.accepted)}.")
+    remarks += told(report.ok, serve_text(report))
     kernels = {row.launches for row in report.products}
     for remedy in report.remedies:
         who = "to serve" if remedy.is_of_serving else "to store"
@@ -664,11 +647,9 @@ def lint_grid_section(grid: gacprof.LintGrid) -> Section:
         f"{what}: {fine or 'none'} of {len(rows)} deployments {'is' if fine < 2 else 'are'} ok."
     )
     columns = ("engine", "gpu", "tp", "verdict", "weights of a rank", "why", "tried, and better")
-    fewest: dict[tuple[str, str], gacprof.LintReport] = {}
-    for report in sorted(grid.reports, key=lambda report: report.tp):
-        if report.ok:
-            fewest.setdefault((report.engine, report.gpu), report)
-    remarks = [serve_text(report) for report in fewest.values()]
+    ok = sorted((report for report in grid.reports if report.ok), key=lambda report: -report.tp)
+    fewest = {(report.engine, report.gpu): report for report in ok}
+    remarks = [*map(serve_text, fewest.values())]
     remarks.append("One engine, one GPU and one --tp alone print every product, with sources.")
     return Section("What engines do", headline, columns, rows, remarks)
 
@@ -712,29 +693,27 @@ def trace_section(report: gacprof.TraceReport) -> Section:
     if report.gain_like_aligned is not None:
         headline += f", {percent(report.gain_like_aligned)} at the rates of aligned ones here"
     rows = [trace_row(product) for product in report.products[:MAX_PRODUCTS]]
-    remarks = []
-    if len(report.products) > MAX_PRODUCTS:
-        remarks.append(f"{len(report.products) - MAX_PRODUCTS} more products: --json.")
+    more = len(report.products[MAX_PRODUCTS:])
+    remarks = told(more, f"{more} more products: --json.")
     remarks += [WORDS["causes"][cause] for cause in causes if cause in WORDS["causes"]]
     if any(product.dims for product in report.products):
         model, gpu = quote(report.checkpoint), report.data_sheet or "GPU"
         remarks.append(f"Weights: gacprof plan {model} --gpu {gpu} --objective pad.")
     elif "weight" in causes and not report.checkpoint:
         remarks.append("Weights: --checkpoint MODEL names them.")
-    if report.products and not report.data_sheet:
-        remarks.append("No floor: the file names no GPU of the data sheet; --gpu names one.")
+    remarks += told(report.products and not report.data_sheet, REMARKS["no_floor"])
     parts = [f"{kind} {shares[kind]}" for kind in OTHER_KINDS if kind in shares]
     remarks.append(f"The rest of the time: {', '.join(parts) or 'none'}.")
-    if report.unknown:
-        remarks.append(f"Unknown names: {first_of(report.unknown, MAX_UNKNOWN, ', ')}.")
-    if "gemv" in shares:
-        remarks.append(REMARKS["gemv"].format(share=shares["gemv"]))
-    if report.in_graphs:
-        share = percent(report.in_graphs)
-        remarks.append(f"In CUDA graphs, whose kernels have no shapes: {share} of the time.")
-    if report.matched is not None and report.weight_products:
-        matched = f"{report.matched} of {report.weight_products} products of a matrix and a weight"
-        remarks.append(f"{matched} have lengths of {report.checkpoint}.")
+    names = first_of(report.unknown, MAX_UNKNOWN, ", ")
+    share = percent(report.in_graphs)
+    matched = f"{report.matched} of {report.weight_products} products of a matrix and a weight"
+    remarks += told(report.unknown, f"Unknown names: {names}.")
+    remarks += told(report.shares.get("gemv"), REMARKS["gemv"].format(share=shares["gemv"]))
+    remarks += told(
+        report.in_graphs, f"In CUDA graphs, whose kernels have no shapes: {share} of the time."
+    )
+    is_matched = report.matched is not None and report.weight_products
+    remarks += told(is_matched, f"{matched} have lengths of {report.checkpoint}.")
     columns = ("cause", "lengths", "product", "kernel", "runs", "time", "floor", "as aligned", "in")
     return Section(title, f"{headline}.", columns, rows, remarks)
 
@@ -784,11 +763,9 @@ def compression_section(result: gacprof.Compression) -> Section:
         f"{result.loss:.4g}; no choice within the same parameters loses less than "
         f"{result.bound:.4g}."
     ]
-    if result.provenance:
-        remarks.append(f"Sizes: {result.provenance}.")
     windows, length = result.calibration
-    if windows:
-        remarks.append(f"Calibrated on {counted(windows, 'window')} of {length} tokens.")
+    remarks += told(result.provenance, f"Sizes: {result.provenance}.")
+    remarks += told(windows, f"Calibrated on {counted(windows, 'window')} of {length} tokens.")
     models = f"{quote(result.checkpoint)} {quote(result.out)}"
     remarks.append(f"Next: gacprof perplexity {models} --text TEXT")
     return Section("A compressed model", headline, ("layer", "size"), grouped(rows), remarks)
